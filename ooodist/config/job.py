@@ -24,7 +24,8 @@ from ooodist.config.named_arguments import (
 from ooodist.config.warm_start import WarmStartConfig
 from ooodist.engines.kinds import for_pipelines, names
 from ooodist.errors import UserError
-from ooodist.settings.elastic import ElasticConfig, check_order_is_found
+from ooodist.planner.data_parallel.plan import Plan
+from ooodist.settings.elastic import ElasticConfig
 from ooodist.settings.sections import (
     MOST_STEPS_PER_EXECUTION,
     CheckpointConfig,
@@ -34,9 +35,8 @@ from ooodist.settings.sections import (
     ParallelConfig,
     PlanningConfig,
     ReportConfig,
-    check_feedback,
-    check_wire_is_of_order,
 )
+from ooodist.settings.training import Training
 from ooodist.util import strict_yaml, yaml_dataclass
 from ooodist.util.digest import hex_digest
 from ooodist.util.yaml_dataclass import Range, did_you_mean
@@ -209,32 +209,36 @@ class Config:
                 f"engine is {self.engine}, which runs pipelines, but there is no key parallel; "
                 "give it, as {pipeline: 2, microbatches: 4}, or take horovod, byteps or collective"
             )
-        if self.elastic is not None and not self.elastic.is_full:
-            check_order_is_found(self.order.name, self.order.k, self.order.plan)
         if self.warm_start is not None and getattr(self.model, "weights", None) is not None:
             raise UserError(
                 f"model.weights is {self.model.weights} and warm_start.zoo is "
                 f"{self.warm_start.zoo}, which would replace them; leave one of them out"
             )
-        given = self.exchange.of_order
-        if self.order.is_a_plan and given:
-            raise UserError(
-                f"exchange is {given}, but the order {self.order.name} is a plan, which has its "
-                "own; leave them out, or choose another order"
-            )
-        check_wire_is_of_order(self.exchange.wire, self.order.name)
-        if self.order.plan is None:  # which has its own wire
-            check_feedback(self.exchange.wire, error_feedback=self.exchange.error_feedback)
-        elif self.exchange.wire != "float32":
-            raise UserError(
-                f"exchange.wire is {self.exchange.wire}, but the plan {self.order.plan} says what "
-                "travels in which dtype; leave exchange.wire out"
-            )
-        if self.order.plan is not None and self.steps_per_execution is not None:
-            raise UserError(
-                f"steps_per_execution is {self.steps_per_execution}, but the plan "
-                f"{self.order.plan} has its own; leave steps_per_execution out"
-            )
+        self.training()
+
+    def training(self, plan: Plan | None = None) -> Training:
+        """What of the job is about its steps.
+
+        Args:
+            plan: what ``order.plan`` names, once it is read.
+
+        Raises:
+            UserError: some of it does not go together.
+        """
+        is_elastic = self.elastic is not None and not self.elastic.is_full
+        return Training(
+            order=self.order.name if plan is None else plan,
+            k=self.order.k,
+            plan_file=self.order.plan if plan is None else None,
+            steps_per_execution=self.steps_per_execution,
+            accumulate=self.accumulate,
+            exchange=self.exchange,
+            planning=self.planning,
+            parallel=self.parallel,
+            elastic=self.elastic if is_elastic else None,
+            on_nan=self.on_nan,
+            jit_compile=self.jit_compile,
+        )
 
     def _check_parallel(self, parallel: ParallelConfig) -> None:
         if self.batch % parallel.microbatches:
@@ -252,20 +256,6 @@ class Config:
                 f"workers is {self.workers}, but parallel has {parallel.ranks} processes; leave "
                 "workers out"
             )
-        for name, default in (
-            ("order", OrderConfig()),
-            ("exchange", ExchangeConfig()),
-            ("steps_per_execution", None),
-            ("accumulate", 1),
-            ("jit_compile", False),
-        ):
-            if getattr(self, name) != default:
-                raise UserError(
-                    f"{name} is given, which a pipeline does not have (its schedule orders what "
-                    f"stages compute, and microbatches accumulate); leave {name} or parallel out"
-                )
-        is_elastic = self.elastic is not None and not self.elastic.is_full
-        self.planning.check_for_pipelines(parallel.schedule, elastic=is_elastic)
 
 
 def load(file: Path | None, overrides: Sequence[str] = ()) -> Config:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ooodist.compat.tensorflow_runtime import is_deterministic
 from ooodist.data_parallel.strategy import DataParallel
-from ooodist.data_parallel.xla import COMPILED, COMPILING, JitCompile, compiling, setting_of
+from ooodist.data_parallel.xla import COMPILED, COMPILING, compiling, setting_of
 from ooodist.step.launch import Batch, Run
 from ooodist.trainer.live import LiveTrial
 from ooodist.trainer.trial import LAUNCHES, ROUNDS, Candidate
@@ -27,19 +27,13 @@ logger = logging.getLogger("ooodist")
 
 
 class CompiledDataParallel(DataParallel):
-    """The strategy of :func:`ooodist.distribute` if a step may be compiled.
-
-    Args:
-        arguments: those of :class:`DataParallel`; the order is TensorFlow's own.
-        setting: True or False: whether steps are compiled; ``auto``: the faster way stays; None: as
-            ``compile`` says.
-    """
+    """The strategy of :func:`ooodist.distribute` if a step may be compiled."""
 
     warns_of_jit_compile = False
 
-    def __init__(self, *arguments: Any, setting: JitCompile) -> None:
-        super().__init__(*arguments)
-        self._setting = setting
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._setting = self.training.jit_compile if self.training.may_compile else False
         self._settled: str | None = None  # the name of the way that is the faster
         self._arguments = self.arguments
 

@@ -9,7 +9,7 @@ from ooodist.compat.tensorflow_runtime import is_deterministic
 from ooodist.data_parallel.live_planning import LivePlanning
 from ooodist.data_parallel.planning import as_exchanged, limits_of, log_wire, profile_for
 from ooodist.data_parallel.strategy import DataParallel
-from ooodist.data_parallel.xla import COMPILED, JitCompile, compiling, setting_of
+from ooodist.data_parallel.xla import COMPILED, compiling, setting_of
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts
 from ooodist.planner.data_parallel.search import Limits
@@ -23,21 +23,17 @@ from ooodist.trainer.trial import Candidate
 class LiveDataParallel(DataParallel):
     """The strategy of :func:`ooodist.distribute` with ``order="planned"``.
 
-    Args:
-        arguments: those of :class:`DataParallel`.
-        setting: whether steps that XLA compiles are tried beside plans; None: as ``compile`` says.
-
     Attributes:
         tried: the name of the candidate that turned out to be the fastest; None until it is known.
     """
 
     needs_plan = False  # not before the first step
 
-    def __init__(self, *arguments: Any, setting: JitCompile) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._arguments = self.arguments
-        self._setting = setting
-        self.warns_of_jit_compile = setting is False
+        self._setting = self.training.jit_compile if self.training.may_compile else False
+        self.warns_of_jit_compile = self._setting is False
         self.tried: str | None = None
         self._default_exchange = self.backward.exchange
         self._default_steps = self.steps_per_execution

@@ -37,9 +37,6 @@ from ooodist.util.quantity import counted
 
 logger = logging.getLogger("ooodist")
 
-# Orders that are found from measured costs, and so need a batch to measure with.
-FROM_COSTS = ("first_k", "priority", "planned")
-
 
 def read_plan(file: Path, engine: Engine) -> PlanWithCosts:
     """Reads rank 0's plan file, for all ranks.

@@ -16,13 +16,16 @@ from ooodist.data_parallel.planning import find_plan
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.planner.data_parallel import plan as plans
-from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts, WireSetting
-from ooodist.settings.sections import PlanningConfig
+from ooodist.planner.data_parallel.named import BUCKET_BYTES
+from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts
+from ooodist.settings.training import Training
 from ooodist.step import replicas
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.carried import Carrying, why_not_carried
-from ooodist.step.finiteness.skipping import OnNan
+from ooodist.step.exchange import GradientExchange
 from ooodist.step.launch import Batch, Launch, Run, in_launches
+from ooodist.step.optimizer import loss_scale
+from ooodist.step.sending.rows import RowGradients
 from ooodist.step.sending.wire import ErrorFeedback
 from ooodist.trainer.strategy import Strategy
 
@@ -35,14 +38,12 @@ class DataParallel(Strategy):
     """The strategy of :func:`ooodist.distribute`.
 
     Args:
-        backward: has the order that was given, or the default.
-        steps_per_execution: as given; None lets the plan choose.
-        to_find: the name of an order that is found from measured costs; None if the order is known.
-        planning: settings for finding it.
-        wire: in which dtypes gradients travel.
-        on_nan: what follows if a gradient is not finite.
+        training: what the user has asked for.
+        sum_rows: whether the optimizer gets each row of an embedding once also on one process;
+            None: yes, if the engine could have several.
 
     Attributes:
+        training: as given.
         backward: orders and exchanges gradients; ``backward.steps`` tells what was traced.
         planned: the plan that is carried out and what it was made from; None if there is none.
     """
@@ -51,36 +52,27 @@ class DataParallel(Strategy):
         self,
         model: keras.Model,
         engine: Engine,
-        backward: OrderedBackward,
-        steps_per_execution: int | None,
-        accumulate: int,
-        to_find: str | None,
-        planning: PlanningConfig,
-        wire: WireSetting = "float32",
-        on_nan: OnNan = "stop",
+        training: Training,
+        *,
+        sum_rows: bool | None = None,
     ) -> None:
-        order = getattr(backward.order, "__qualname__", backward.order)
-        exchange = backward.exchange
         super().__init__(
             model,
             engine,
-            arguments=(
-                f"{to_find or order} {backward.k} {steps_per_execution} {accumulate} "
-                f"{exchange.credit} {exchange.bucket_bytes} "
-                f"{wire} {exchange.feedback is not None} "
-                f"{exchange.rows and exchange.rows.why_not} "
-                f"{backward.plan and backward.plan.digest()}"
-            ),
-            steps_per_execution=steps_per_execution or 1,
-            accumulate=accumulate,
-            on_nan=on_nan,
+            arguments=f"{training.arguments} {sum_rows}",
+            steps_per_execution=training.steps_per_execution or 1,
+            accumulate=training.accumulate,
+            on_nan=training.on_nan,
         )
-        self.backward = backward
+        self.training = training
+        order = "inorder" if training.to_find else training.order
+        exchange = _exchange(model, engine, training, sum_rows)
+        self.backward = backward = OrderedBackward(exchange, order, training.k or 0)
         self.planned: PlanWithCosts | None = None
-        self.to_find = to_find
-        self.planning = planning
-        self.wire = wire
-        self.given_steps_per_execution = steps_per_execution
+        self.to_find = training.to_find
+        self.planning = training.planning
+        self.wire = training.wire
+        self.given_steps_per_execution = training.steps_per_execution
         if engine.size > 1:
             self.carrying = Carrying(engine)
         if backward.plan is not None:
@@ -204,3 +196,20 @@ class DataParallel(Strategy):
     def feedback(self) -> ErrorFeedback | None:
         """What gradients lose on a wire of 16 bits, if that is kept."""
         return self.backward.exchange.feedback
+
+
+def _exchange(
+    model: keras.Model, engine: Engine, training: Training, sum_rows: bool | None
+) -> GradientExchange:
+    given, wire = training.exchange, training.wire
+    is_narrow = wire != "float32"
+    has_feedback = is_narrow and given.error_feedback
+    return GradientExchange(
+        engine,
+        credit=given.credit,
+        bucket_bytes=BUCKET_BYTES if given.bucket_bytes is None else given.bucket_bytes,
+        sum_rows=not engine.kind.is_alone if sum_rows is None else sum_rows,
+        wire=wire if is_narrow and wire != "planned" else None,
+        feedback=ErrorFeedback(lambda: loss_scale(model)) if has_feedback else None,
+        rows=RowGradients(engine, "" if given.rows == "auto" else "rows is never"),
+    )

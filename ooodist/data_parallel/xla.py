@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Literal
 
 import keras
 import tensorflow as tf
 
 from ooodist.errors import UserError, brief
+from ooodist.settings.training import JitCompile
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.compiled import is_whole
 from ooodist.step.launch import Batch, Run
@@ -18,7 +18,6 @@ from ooodist.trainer.watchdog import expect_longer
 
 logger = logging.getLogger("ooodist")
 
-JitCompile = Literal["auto"] | bool | None
 COMPILED = "compiled"  # the name of this way to train
 COMPILING = 3.0  # seconds for each that tracing takes: 1 to 2.5 on CPUs
 _CANNOT_COMPILE = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)

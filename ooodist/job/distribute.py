@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import keras
 
 from ooodist import engines
 from ooodist.data_parallel.compiled_strategy import CompiledDataParallel
 from ooodist.data_parallel.live_strategy import LiveDataParallel
-from ooodist.data_parallel.planning import FROM_COSTS
 from ooodist.data_parallel.strategy import DataParallel
-from ooodist.data_parallel.xla import JitCompile
 from ooodist.errors import UserError
-from ooodist.planner.data_parallel.named import BUCKET_BYTES
-from ooodist.planner.data_parallel.plan import Plan, WireSetting
-from ooodist.settings.elastic import ElasticConfig, check_order_is_found, read_elastic
-from ooodist.settings.sections import (
-    MOST_STEPS_PER_EXECUTION,
-    PlanningConfig,
-    check_feedback,
-    check_wire_is_of_order,
-)
-from ooodist.step.backward import ORDERS, Order, OrderedBackward
-from ooodist.step.exchange import GradientExchange
-from ooodist.step.finiteness.skipping import OnNan, check_on_nan
-from ooodist.step.optimizer import loss_scale
-from ooodist.step.sending.rows import RowGradients
-from ooodist.step.sending.wire import ErrorFeedback
+from ooodist.planner.data_parallel.plan import WireSetting
+from ooodist.settings.elastic import ElasticConfig, read_elastic
+from ooodist.settings.sections import ExchangeConfig, PlanningConfig
+from ooodist.settings.training import JitCompile, OnNan, Training
+from ooodist.step.backward import Order
 from ooodist.trainer.fit import DistributedFit
 from ooodist.trainer.strategy import Strategy
+from ooodist.transfer import provenance
+from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
 
@@ -135,114 +124,69 @@ def distribute(
     Raises:
         UserError: ``ooodist.init()`` was not called, or an argument is impossible.
     """
-    for name, value in (("steps_per_execution", steps_per_execution), ("accumulate", accumulate)):
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise UserError(f"{name} is {value!r}; it must be a whole number of at least 1")
-    if (steps_per_execution or 1) > MOST_STEPS_PER_EXECUTION:
-        raise UserError(
-            f"steps_per_execution is {steps_per_execution}; it must be "
-            f"{MOST_STEPS_PER_EXECUTION} at most, as each of them is traced"
-        )
-    if rows not in ("auto", "never"):
-        raise UserError(f"rows is {rows!r}; it must be auto or never")
+    exchange = {
+        "credit": credit,
+        "bucket_bytes": bucket_bytes,
+        "wire": wire,
+        "error_feedback": error_feedback,
+        "rows": rows,
+    }
+    training = Training(
+        order=order,
+        k=k,
+        steps_per_execution=steps_per_execution,
+        accumulate=accumulate,
+        exchange=yaml_dataclass.read_dataclass(ExchangeConfig, exchange, ""),
+        planning=planning or PlanningConfig(),
+        elastic=read_elastic(elastic),
+        on_nan=on_nan,
+        jit_compile=jit_compile,
+    )
+    return distributed(model, training, sum_rows=sum_rows)
+
+
+def distributed(
+    model: keras.Model, training: Training, *, sum_rows: bool | None = None
+) -> keras.Model:
+    """Makes a model train as :func:`distribute` says."""
     engine = engines.current()
     if sum_rows is False and engine.size > 1:
         raise UserError(
             f"sum_rows is False, but {engine.size} workers add up their rows; leave it out"
         )
-    if isinstance(order, str) and order not in (*ORDERS, *FROM_COSTS):
-        names = ", ".join(dict.fromkeys((*ORDERS, *FROM_COSTS)))
+    is_live = training.tries_plans and engine.size > 1
+    if training.jit_compile and training.order != "inorder" and not is_live:
         raise UserError(
-            f"order is {order!r}; it must be one of {names}, a plan, a list of unit names, or a "
-            "function from units to unit names"
+            f"jit_compile is {training.jit_compile}, but there is one worker, so no plans are "
+            f"tried, and the order {training.order} is one that a compiled step cannot have; leave "
+            "one of them out"
         )
-    to_find = _to_find(order, k)
-    if (to_find or isinstance(order, Plan)) and (credit, bucket_bytes) != (None, None):
-        raise UserError(
-            f"credit is {credit} and bucket_bytes is {bucket_bytes}, but the order is a plan, "
-            "which has its own; leave them out"
-        )
-    if isinstance(order, Plan) and steps_per_execution not in (None, order.steps_per_execution):
-        raise UserError(
-            f"steps_per_execution is {steps_per_execution}, but the plan has "
-            f"{order.steps_per_execution}; leave it out"
-        )
-    if isinstance(order, Plan):
-        if wire != "float32":
-            raise UserError(
-                f"wire is {wire}, but the order is a plan, which has its own; leave it out"
-            )
-        wire = order.wire or wire
-    if wire not in get_args(WireSetting):
-        raise UserError(f"wire is {wire!r}; it must be one of {', '.join(get_args(WireSetting))}")
-    check_wire_is_of_order(wire, order)
-    check_on_nan(on_nan, wire=wire, is_elastic=elastic is not None)
-    if on_nan == "skip" and engine.size > 1:
+    if training.on_nan == "skip" and engine.size > 1:
         logger.info(
             "on_nan skip: weights are updated when all gradients of a step are there, so the next "
             "forward pass does not overlap their exchange"
         )
-    check_feedback(wire, error_feedback=error_feedback)
-    is_narrow = wire != "float32"
-    if is_narrow:
+    if training.wire != "float32":
+        is_kept = training.exchange.error_feedback
         logger.info(
             "wire %s: %s",
-            wire,
+            training.wire,
             "there is one worker, so nothing travels"
             if engine.size == 1
-            else f"what a gradient loses is {'added to the next' if error_feedback else 'lost'}",
+            else f"what a gradient loses is {'added to the next' if is_kept else 'lost'}",
         )
-    exchange = GradientExchange(
-        engine,
-        credit=credit,
-        bucket_bytes=BUCKET_BYTES if bucket_bytes is None else bucket_bytes,
-        sum_rows=not engine.kind.is_alone if sum_rows is None else sum_rows,
-        wire=wire if is_narrow and wire != "planned" else None,
-        feedback=ErrorFeedback(lambda: loss_scale(model)) if is_narrow and error_feedback else None,
-        rows=RowGradients(engine, "" if rows == "auto" else "rows is never"),
-    )
-    backward = OrderedBackward(exchange, "inorder" if to_find else order, k or 0)
-    planning = planning or PlanningConfig()
-    config = read_elastic(elastic)
-    if jit_compile not in (None, True, False, "auto"):
-        raise UserError(f"jit_compile is {jit_compile!r}; it must be True, False, auto or None")
-    is_live = order == "planned" and planning.is_live and engine.size > 1 and config is None
-    is_planned = is_live and jit_compile is not True  # what is compiled is tried beside plans
-    asked_for = {
-        f"order is {getattr(order, '__qualname__', order)}": order != "inorder" and not is_planned,
-        f"accumulate is {accumulate}": accumulate > 1,
-        f"on_nan is {on_nan}": on_nan == "skip",
-        "elastic trains a selection": config is not None,
-    }
-    against = [what for what, is_asked_for in asked_for.items() if is_asked_for]
-    if jit_compile and against:
-        raise UserError(
-            f"jit_compile is {jit_compile}, but {' and '.join(against)}, which a step that XLA "
-            "compiles cannot have; leave one out"
-        )
-    kind: Callable[..., DataParallel] = DataParallel
+    kind: type[DataParallel] = DataParallel
     if is_live:
-        kind = partial(LiveDataParallel, setting=False if against else jit_compile)
-    elif not against:
-        kind = partial(CompiledDataParallel, setting=jit_compile)
-    inner = kind(
-        *(model, engine, backward, steps_per_execution, accumulate),
-        *(to_find, planning, wire, on_nan),
-    )
+        kind = LiveDataParallel
+    elif training.may_compile:
+        kind = CompiledDataParallel
+    inner = kind(model, engine, training, sum_rows=sum_rows)
     strategy: Strategy = inner
-    if config is not None:
-        check_order_is_found(order, k)
+    if training.elastic is not None:
         from ooodist.elastic.data_parallel import SelectiveDataParallel  # imports SciPy
         from ooodist.elastic.strategy import Elastic
-        from ooodist.transfer import provenance
 
-        strategy = Elastic(SelectiveDataParallel(inner, config), config, provenance.not_copied)
+        selective = SelectiveDataParallel(inner, training.elastic)
+        strategy = Elastic(selective, training.elastic, provenance.not_copied)
     DistributedFit(strategy)
     return model
-
-
-def _to_find(order: Order, k: int | None) -> str | None:
-    """Returns the name of an order that is found from measured costs; None for others."""
-    if not isinstance(order, str) or order not in FROM_COSTS or (order == "first_k" and k):
-        return None
-    return None if order == "first_k" and k == 0 else order

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -15,8 +16,8 @@ from ooodist.pipeline.holding import build_model
 from ooodist.pipeline.strategy import Pipeline, check_model
 from ooodist.settings.elastic import ElasticConfig, read_elastic
 from ooodist.settings.sections import ParallelConfig, PlanningConfig
+from ooodist.settings.training import OnNan, Training
 from ooodist.step.all_ranks.batch_norm import synchronized_layers
-from ooodist.step.finiteness.skipping import OnNan, check_on_nan
 from ooodist.trainer.fit import DistributedFit
 from ooodist.trainer.strategy import Strategy
 
@@ -103,23 +104,35 @@ def pipelined(
         memory_bytes=memory_bytes,
         shard_optimizer=shard_optimizer,
     )
-    planning, config = planning or PlanningConfig(), read_elastic(elastic)
-    check_on_nan(on_nan, is_elastic=config is not None)
-    planning.check_for_pipelines(schedule, elastic=config is not None)
+    training = Training(
+        parallel=parallel,
+        planning=planning or PlanningConfig(),
+        elastic=read_elastic(elastic),
+        on_nan=on_nan,
+    )
+    return in_stages(model, training, timeout)
+
+
+def in_stages(
+    model: keras.Model | Callable[[], keras.Model], training: Training, timeout: float | None
+) -> keras.Model:
+    """Makes a model, or one that a function builds, train as :func:`pipelined` says."""
+    parallel = training.parallel
+    assert parallel is not None
     engine = engines.current()
     if not isinstance(engine, MpiEngine):
         raise UserError(
             f"the engine is {engine.name}, but pipelines run over MPI; start with "
             f'ooodist.init("{MpiEngine.name}"), under mpirun'
         )
-    if devices is not None:
+    if parallel.devices is not None:
         with engine.agreed():
-            check_devices(devices, engine.size)
-            if costs is None:
+            check_devices(parallel.devices, engine.size)
+            if parallel.costs is None:
                 raise UserError(
-                    f"devices is {devices}, but there are no costs by which they could be divided; "
-                    'give a file with those of the layers, as costs="costs.yaml", which python -m '
-                    "ooodist.plan writes, or pipeline and data"
+                    f"devices is {parallel.devices}, but there are no costs by which they could be "
+                    "divided; give a file with those of the layers, as "
+                    'costs="costs.yaml", which python -m ooodist.plan writes, or pipeline and data'
                 )
         parallel = with_replicas(parallel, choose_replicas(parallel, engine, None))
     if not isinstance(model, keras.Model):
@@ -132,17 +145,13 @@ def pipelined(
             f"{parallel.data}: pipelines normalize each micro-batch by itself; take "
             "synchronized=False"
         )
-    inner = Pipeline(
-        *(model, engine, parallel, timeout, planning),
-        swaps_schedules=config is None,
-        on_nan=on_nan,
-    )
+    inner = Pipeline(model, engine, replace(training, parallel=parallel), timeout)
     strategy: Strategy = inner
-    if config is not None:
+    if training.elastic is not None:
         from ooodist.elastic.pipeline import SelectivePipeline  # imports SciPy
         from ooodist.elastic.strategy import Elastic
         from ooodist.transfer import provenance
 
-        strategy = Elastic(SelectivePipeline(inner), config, provenance.not_copied)
+        strategy = Elastic(SelectivePipeline(inner), training.elastic, provenance.not_copied)
     DistributedFit(strategy)
     return model

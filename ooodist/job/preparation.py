@@ -27,7 +27,7 @@ from ooodist.data_parallel import planning
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError, brief
 from ooodist.graph.recurrent import put_recurrent_gradients_after_loop
-from ooodist.job.distribute import distribute
+from ooodist.job.distribute import distributed
 from ooodist.job.division import divided
 from ooodist.models.base import PRETRAINING
 from ooodist.planner.data_parallel.plan import Plan
@@ -280,29 +280,11 @@ def _place(config: Config, engine: Engine) -> tuple[int, int]:
 
 def _distribute(config: Config, model: keras.Model, plan: Plan | None) -> keras.Model:
     if config.parallel is not None:
-        from ooodist.job.pipelined import pipelined  # imports mpi4py
+        from ooodist.job.pipelined import in_stages  # imports mpi4py
 
-        return pipelined(
-            model,
-            timeout=config.timeout,
-            planning=config.planning,
-            elastic=config.elastic,
-            on_nan=config.on_nan,
-            **vars(config.parallel),
-        )
-    return distribute(
-        model,
-        order=config.order.name if plan is None else plan,
-        k=config.order.k,
-        steps_per_execution=config.steps_per_execution,
-        accumulate=config.accumulate,
-        planning=config.planning,
-        elastic=config.elastic,
-        on_nan=config.on_nan,
-        jit_compile=config.jit_compile,
-        sum_rows=True,  # the job trains alike with any number of workers
-        **vars(config.exchange),
-    )
+        return in_stages(model, config.training(), config.timeout)
+    # The job trains alike with any number of workers.
+    return distributed(model, config.training(plan), sum_rows=True)
 
 
 def _check_monitors(

@@ -36,12 +36,11 @@ from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan
 from ooodist.planner.pipeline.simulate import MeasuredRun
-from ooodist.settings.sections import ParallelConfig, PlanningConfig
-from ooodist.step.finiteness.skipping import OnNan, changed_by_forward
+from ooodist.settings.training import Training
+from ooodist.step.finiteness.skipping import changed_by_forward
 from ooodist.step.launch import Batch, Run
 from ooodist.step.optimizer import without_scaling
 from ooodist.trainer.strategy import Strategy
-from ooodist.util import yaml_dataclass
 from ooodist.util.patience import LEAST_SECONDS, Patience
 
 SCHEDULE_NAME = "schedule.csv"
@@ -72,8 +71,8 @@ class Pipeline(Strategy):
     """The strategy of :func:`ooodist.pipelined`.
 
     Args:
-        swaps_schedules: with the schedule ``auto``, try other schedules while training.
-        on_nan: what follows if a gradient is not finite.
+        training: what the user has asked for, with ``parallel``.
+        timeout: seconds that a rank waits for a message; None: as long as steps take, and more.
 
     Attributes:
         parallel: as given.
@@ -90,15 +89,12 @@ class Pipeline(Strategy):
         self,
         model: keras.Model,
         engine: MpiEngine,
-        parallel: ParallelConfig,
+        training: Training,
         timeout: float | None,
-        planning: PlanningConfig,
-        *,
-        swaps_schedules: bool = True,
-        on_nan: OnNan = "stop",
     ) -> None:
-        arguments = f"{yaml_dataclass.plain(parallel)} {planning.trial} {planning.share}"
-        super().__init__(model, engine, arguments=arguments, on_nan=on_nan)
+        super().__init__(model, engine, arguments=training.arguments, on_nan=training.on_nan)
+        assert training.parallel is not None
+        parallel = training.parallel
         self.engine: MpiEngine = engine
         self.parallel = parallel
         self.ranks = make_ranks(engine, parallel.pipeline, parallel.data)
@@ -107,8 +103,8 @@ class Pipeline(Strategy):
         self.assembly: Assembly | None = None
         self.ran: list[MeasuredRun] = []
         self._patience = Patience(timeout, expected=LEAST_SECONDS)  # they are traced
-        self._planning = planning
-        self._swaps_schedules = swaps_schedules
+        self._planning = training.planning
+        self._swaps_schedules = training.elastic is None
         self._live: LiveSchedule | None = None
         self._unused: list[MPI.Comm] = []  # communicators of stages that were replaced
         self._planned_for: tuple[Any, ...] = ()

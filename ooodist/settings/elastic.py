@@ -57,16 +57,6 @@ class ElasticConfig:
         return self.rho == 1 or self.select == "full"
 
 
-def check_order_is_found(order: Any, k: int | None, plan: Any = None) -> None:
-    """Raises UserError for an order that cannot be found anew for each selection of tensors."""
-    if plan is not None or k or order not in ("inorder", "first_k", "priority", "planned"):
-        raise UserError(
-            f"elastic is given, and the order is {order if plan is None else plan}"
-            f"{f' with k = {k}' if k else ''}, which is for one selection of tensors alone; let it "
-            "be found: order planned, priority, first_k without k, or inorder"
-        )
-
-
 def read_elastic(given: ElasticConfig | Mapping[str, Any] | None) -> ElasticConfig | None:
     """Reads the ``elastic`` section; returns None if all tensors are trained. Raises UserError."""
     config = given if isinstance(given, ElasticConfig) else None

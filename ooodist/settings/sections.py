@@ -122,30 +122,6 @@ class ExchangeConfig:
     error_feedback: bool = True
     rows: Literal["auto", "never"] = "auto"
 
-    @property
-    def of_order(self) -> dict[str, int]:
-        """What is given of the settings that a plan has itself."""
-        given = {"credit": self.credit, "bucket_bytes": self.bucket_bytes}
-        return {name: value for name, value in given.items() if value is not None}
-
-
-def check_wire_is_of_order(wire: WireSetting, order: object) -> None:
-    """Raises UserError if the wire is to be planned, but the order is not."""
-    if wire == "planned" and order != "planned":
-        raise UserError(
-            f"exchange.wire is planned, but the order is {order}, of which no plan is made; let it "
-            "be planned, too, or give wire float16 or bfloat16"
-        )
-
-
-def check_feedback(wire: WireSetting, *, error_feedback: bool) -> None:
-    """Raises UserError if there is to be no feedback of errors, but there are no errors."""
-    if wire == "float32" and not error_feedback:
-        raise UserError(
-            "exchange.error_feedback is false, but exchange.wire is float32, in which nothing is "
-            "lost; leave error_feedback out, or give wire, as float16"
-        )
-
 
 @dataclass(frozen=True)
 class ParallelConfig:

@@ -23,11 +23,11 @@ import keras
 
 from ooodist.compat.keras_model import compiled_loss, compiled_metrics
 from ooodist.engines.base import Engine
+from ooodist.settings.training import OnNan
 from ooodist.step import metric_states, replicas
 from ooodist.step.building import build
 from ooodist.step.carried import Carrying
 from ooodist.step.finiteness.finite import GradientWatch
-from ooodist.step.finiteness.skipping import OnNan
 from ooodist.step.launch import Batch, Run
 from ooodist.step.sending.wire import ErrorFeedback
 

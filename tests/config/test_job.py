@@ -143,14 +143,23 @@ def test_overrides(overrides: list[str], of_config: Any) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["order.name=planned", "exchange.credit=2"], "exchange is {'credit': 2}, but the order"),
-        (["order={name: planned, plan: x}", "steps_per_execution=2"], "but the plan x has its own"),
+        (
+            ["order.name=planned", "exchange.credit=2"],
+            "credit is 2, but the order is pl",
+        ),
+        (
+            ["order={name: planned, plan: x}", "steps_per_execution=2"],
+            "but the order is x: a plan has its own",
+        ),
         (
             ["order={name: planned, plan: x}", "exchange.wire=float16"],
-            "the plan x says what travels",
+            "wire is float16, but the order is x: a plan has its own",
         ),
-        (["exchange.wire=planned"], "exchange.wire is planned, but the order is inorder, of which"),
-        (["exchange.error_feedback=false"], "exchange.wire is float32, in which nothing is lost"),
+        (["exchange.wire=planned"], "wire is planned, but the order is inorder: no plan is made"),
+        (
+            ["exchange.error_feedback=false"],
+            "but wire is float32: nothing is lost",
+        ),
         (["exchange.wire=float8"], "exchange.wire is float8 (did you mean"),
     ],
 )
@@ -180,8 +189,8 @@ def test_orders_of_elastic_training(overrides: list[str]) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("order={name: first_k, k: 2}", "elastic is given, and the order is first_k with k = 2,"),
-        ("order={name: planned, plan: x.yaml}", "elastic is given, and the order is x.yaml,"),
+        ("order={name: first_k, k: 2}", "weights, but the order is first_k with k = 2:"),
+        ("order={name: planned, plan: x.yaml}", "weights, but the order is x.yaml:"),
     ],
 )
 def test_orders_that_are_for_one_selection_alone(override: str, message: str) -> None:

@@ -119,9 +119,12 @@ def test_what_xla_cannot_compile_is_said(caplog: pytest.LogCaptureFixture) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"order": "first_k", "k": 1}, "jit_compile is auto, but order is first_k, which a step"),
-        ({"accumulate": 2, "on_nan": "skip"}, "but accumulate is 2 and on_nan is skip, which"),
-        ({"elastic": {"rho": 0.5}}, "but elastic trains a selection"),
+        (
+            {"order": "first_k", "k": 1},
+            "auto, but the order is first_k with k = 1: a step",
+        ),
+        ({"accumulate": 2, "on_nan": "skip"}, "but accumulate is 2: a step that XLA"),
+        ({"elastic": {"rho": 0.5}}, "but elastic trains some of the weights"),
         ({"jit_compile": "perhaps"}, "jit_compile is 'perhaps'; it must be True, False, auto or"),
     ],
 )

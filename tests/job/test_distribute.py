@@ -231,9 +231,9 @@ def test_an_order_of_ones_own() -> None:
         ({"accumulate": -1}, "accumulate is -1"),
         ({"credit": 0}, "credit is 0"),
         ({"bucket_bytes": -1}, "bucket_bytes is -1"),
-        ({"wire": "int8"}, "wire is 'int8'; it must be one of float32, float16, bfloat16, planned"),
-        ({"wire": "planned"}, "exchange.wire is planned, but the order is inorder"),
-        ({"error_feedback": False}, "exchange.wire is float32, in which nothing is lost"),
+        ({"wire": "int8"}, "wire is int8; it must be one of float32, float16, bfloat16, planned"),
+        ({"wire": "planned"}, "wire is planned, but the order is inorder"),
+        ({"error_feedback": False}, "but wire is float32: nothing is lost"),
         ({"order": Plan("x", None, ()), "wire": "float16"}, "wire is float16, but the order is a"),
     ],
 )

@@ -71,7 +71,7 @@ def main(name: str) -> None:
     engine.check_equal("the message", message)
     assert "and the 1 before it were left out" in message, message
     model.ooodist.strategy.close()
-    with pytest.raises(UserError, match="on_nan is skip, but with elastic"):
+    with pytest.raises(UserError, match="on_nan is skip, but elastic"):
         ooodist.pipelined(build, microbatches=2, on_nan="skip", elastic={"rho": 0.5}, **options)
     print(f"held: {name}, rank {engine.rank}", flush=True)
 

@@ -354,8 +354,8 @@ def test_what_a_person_gets_wrong(
     [
         ("batch=30", "batch is 30, which cannot be split into 4 micro-batches"),
         ("engine=horovod", "engine is horovod, but pipelines run over MPI"),
-        ("accumulate=2", "accumulate is given, which a pipeline does not have"),
-        ("order.name=priority", "order is given"),
+        ("accumulate=2", "accumulate is 2, but parallel is given: a pipeline does not have it"),
+        ("order.name=priority", "the order is priority, but parallel is given"),
         ("parallel.schedule=2f2b", "parallel.schedule is 2f2b"),
         ("parallel.chunks=2", "parallel.chunks is 2, but the schedule zb_h1 has 1 stage a rank"),
         ("parallel.pipelines=2", "there is no key parallel.pipelines (did you mean pipeline?)"),

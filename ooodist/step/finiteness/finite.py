@@ -39,8 +39,9 @@ from ooodist.compat.keras_deferred import has_value
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.graph.units import Gradient
+from ooodist.settings.training import OnNan
 from ooodist.step.finiteness.overflows import Overflows
-from ooodist.step.finiteness.skipping import MOST_IN_A_ROW, OnNan, Skipping, summed
+from ooodist.step.finiteness.skipping import MOST_IN_A_ROW, Skipping, summed
 from ooodist.step.notices import Notices
 from ooodist.step.optimizer import optimizers_of
 

@@ -17,43 +17,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from ooodist.compat.keras_deferred import has_value
-from ooodist.errors import UserError
 from ooodist.graph.units import Gradient
 from ooodist.step.optimizer import in_cross_replica_context, optimizers_of, replaced_apply
 
-OnNan: TypeAlias = Literal["stop", "skip", "ignore"]
-
 MOST_IN_A_ROW = 100
 """Steps that may be left out one after the other; then the training is taken to be lost."""
-
-
-def check_on_nan(on_nan: str, *, wire: str = "float32", is_elastic: bool = False) -> None:
-    """Raises UserError if this is no way to treat gradients that are not finite.
-
-    Args:
-        on_nan: the setting.
-        wire: the dtype in which gradients travel.
-        is_elastic: whether only the weights that matter most are trained.
-    """
-    if on_nan not in get_args(OnNan):
-        raise UserError(f"on_nan is {on_nan!r}; it must be one of {', '.join(get_args(OnNan))}")
-    if on_nan == "skip" and wire != "float32":
-        raise UserError(
-            f"on_nan is skip, but exchange.wire is {wire}: on a wire of 16 bits, infinity becomes "
-            "the largest number, and what is lost of it is added to all steps that follow; take "
-            "on_nan: stop, or wire: float32"
-        )
-    if on_nan == "skip" and is_elastic:
-        raise UserError(
-            "on_nan is skip, but with elastic, what matters is measured on batches as they come, "
-            "and a loss that is NaN says nothing; take on_nan: stop, or train without elastic"
-        )
 
 
 def summed(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:

@@ -13,12 +13,14 @@ import tensorflow as tf
 import ooodist
 from ooodist.checkpoint import keras_file
 from ooodist.errors import UserError
+from ooodist.settings.elastic import ElasticConfig
+from ooodist.settings.sections import ExchangeConfig
+from ooodist.settings.training import Training
 from ooodist.step.finiteness import finite
 from ooodist.step.finiteness.skipping import (
     Skipping,
     all_finite,
     changed_by_forward,
-    check_on_nan,
     summed,
 )
 from tests.checkpoint.examples import state_of
@@ -177,8 +179,8 @@ def test_ignored_is_what_it_says(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"on_nan": "resume"}, "on_nan is 'resume'; it must be one of stop, skip, ignore"),
-        ({"on_nan": "skip", "wire": "float16"}, "on_nan is skip, but exchange.wire is float16"),
-        ({"on_nan": "skip", "elastic": {"rho": 0.5}}, "on_nan is skip, but with elastic"),
+        ({"on_nan": "skip", "wire": "float16"}, "on_nan is skip, but wire is float16"),
+        ({"on_nan": "skip", "elastic": {"rho": 0.5}}, "on_nan is skip, but elastic trains"),
     ],
 )
 def test_what_cannot_be(options: dict[str, Any], message: str) -> None:
@@ -187,9 +189,9 @@ def test_what_cannot_be(options: dict[str, Any], message: str) -> None:
 
 
 def test_what_can_be() -> None:
-    check_on_nan("stop", wire="bfloat16", is_elastic=True)
-    check_on_nan("ignore", wire="float16", is_elastic=True)
-    check_on_nan("skip")
+    for on_nan in ("stop", "ignore"):
+        Training(on_nan=on_nan, exchange=ExchangeConfig(wire="float16"), elastic=ElasticConfig())
+    Training(on_nan="skip")
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
