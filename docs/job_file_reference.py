@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, get_type_hints
 
-from ooodist.config import sections
 from ooodist.config.data import KINDS, FeatureConfig
-from ooodist.config.elastic import ElasticConfig
 from ooodist.config.job import DEFAULTS, Config
 from ooodist.config.warm_start import WarmStartConfig
+from ooodist.settings import sections
+from ooodist.settings.elastic import ElasticConfig
 from ooodist.util.yaml_dataclass import described, dump
 
 PAGE, MARK = "docs/job_file.md", "<!-- reference -->"

@@ -1,9 +1,11 @@
-"""``python launch/netlab.py --help``: see :mod:`ooodist.launcher.netlab`."""
+"""``python launch/netlab.py --help``: see :mod:`lab.netlab`."""
 
 import sys
 
-import find_environment  # noqa: F401
+import find_environment
 
-from ooodist.launcher.netlab import main
+sys.path.append(str(find_environment.ROOT))  # for lab/, which is not installed
+
+from lab.netlab import main
 
 sys.exit(main(sys.argv[1:]))

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from ooodist.config import job as job_file
 from ooodist.config.job import Config
-from ooodist.config.sections import OrderConfig
+from ooodist.engines.kinds import names
 from ooodist.errors import UserError
+from ooodist.settings.sections import OrderConfig
 from ooodist.util import program
 from ooodist.util.packages import importing_tensorflow
 from ooodist.util.program import Parser, refuse_given, refused
@@ -62,9 +63,9 @@ def main(arguments: Sequence[str]) -> int:
         options = _parse(arguments)
         if options.emulate is not None:
             _check_emulate(options)
-            from ooodist.pipeline import emulation_job
+            from ooodist.emulation import command as emulation
 
-            return emulation_job.run(options.config, options.overrides, options.emulate)
+            return emulation.run(options.config, options.overrides, options.emulate)
         config = _config(options)
         if options.print_config:
             print(job_file.to_yaml(config), end="")
@@ -119,7 +120,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--engine",
-        choices=("auto", "local", "collective", "horovod", "byteps", "mpi"),
+        choices=("auto", *names()),
         help="overrides the key engine; auto: by how the process was launched",
     )
     parser.add_argument("--output", metavar="DIR", help="overrides the key output")

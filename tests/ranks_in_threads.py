@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 
 from ooodist import engines
+from ooodist.engines import kinds
 from ooodist.engines.base import Engine, keep
 
 T = TypeVar("T")
@@ -47,6 +48,7 @@ class ThreadEngine(Engine):
     """One of the ranks."""
 
     name = "threads"
+    kind = kinds.find("collective")
     max_credit = 1
 
     def __init__(self, rank: int, meeting: Meeting) -> None:

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from lab import netlab
 from ooodist import train
 from ooodist.config import job as job_file
 from ooodist.errors import UserError
-from ooodist.launcher import local, netlab
+from ooodist.launcher import local
 from ooodist.plan import __main__ as plan
 from ooodist.plan import options as plan_options
 from tests.fork_server import fast_python
@@ -48,10 +49,10 @@ NOT_RUN = {
     "python -m ooodist.plan --config": "tests/plan",
     "python -m ooodist.plan --costs examples/costs.yaml --devices": "tests/plan",
     "python -m ooodist.plan --costs examples/costs.yaml --pipeline 8": "tests/plan",
-    "python launch/netlab.py": "tests/launcher/test_netlab.py",
+    "python launch/netlab.py": "tests/lab/test_netlab.py",
     "mpirun -np 2 python -m ooodist.train": "tests/pipeline",
     "python -m ooodist.checkpoint": "tests/checkpoint",
-    "mpirun -np 8 python -m ooodist.train": "tests/pipeline/test_emulation.py",
+    "mpirun -np 8 python -m ooodist.train": "tests/emulation/test_emulate.py",
     "mpirun -np 32": "tests/job/test_division.py",
     "python -m ooodist.train --set 'model={name: resnet20, width:": "tests/zoo",
     "python -m ooodist.train --help": "tests/test_train.py",
@@ -61,7 +62,7 @@ NOT_RUN = {
     "python -m ooodist.train --config examples/job.yaml --output runs/tracked": (
         "tests/test_tracking.py"
     ),
-    "python -m ooodist.train --config examples/augmented.yaml": "tests/data/test_layers.py",
+    "python -m ooodist.train --config examples/augmented.yaml": "tests/data/kinds/test_layers.py",
     "python launch/local.py -np 2 --engine collective -- python -m ooodist.train": "tests/data",
     "python -m ooodist.launch --engine horovod --hosts": "tests/launcher/ssh",
 }

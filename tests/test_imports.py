@@ -1,6 +1,7 @@
 """Imports go one way: no module imports itself by way of others, no folder one above it.
 
-Imports for type checkers alone do not count; those inside of functions do.
+And the core imports nothing of the zoo, of recipes or of the lab, which stand on it. Imports inside
+of functions count, and those for type checkers alone do between folders.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FILES = {
 # From the top: each imports only what stands below it.
 LAYERS = (
     ("train", "plan", "launch", "install_engines"),
-    ("job",),
+    ("job", "emulation"),
     ("zoo",),
     ("elastic",),
     ("transfer",),
@@ -36,29 +37,42 @@ LAYERS = (
     ("step",),
     ("data",),
     ("config", "launcher"),
-    ("models", "planner", "engines", "graph"),
+    ("settings",),
+    ("models", "planner"),
+    ("engines", "graph"),
     ("util",),
     ("compat",),
     ("errors",),
 )
 LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
+# Houses that stand on the core, which is the rest, and can each be taken away from it.
+HOUSES = {
+    "zoo": ("zoo", "transfer"),
+    "recipes": (
+        *("config", "models", "data.kinds", "job"),
+        *("train", "plan", "launch", "install_engines"),
+    ),
+    "lab": ("emulation",),
+}
 HEAVY = ("import tensorflow", "import keras", "from keras", "from tensorflow")
+TREES = {module: ast.parse(file.read_text()) for module, file in FILES.items()}
 MOST_MODULES = 15  # in a folder; then it holds more than one thing
 
 
-def _imports(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """The imports that run, whenever they do."""
+def _imports(tree: ast.AST, *, for_types: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+    """The imports that run, whenever they do; and those for type checkers, if wanted."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        is_for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if is_for_types and not for_types:
             continue
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
-        yield from _imports(node)
+        yield from _imports(node, for_types=for_types)
 
 
-def _imported(module: str) -> set[str]:
+def _imported(module: str, *, for_types: bool) -> set[str]:
     found = set()
-    for node in _imports(ast.parse(FILES[module].read_text())):
+    for node in _imports(TREES[module], for_types=for_types):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         else:
@@ -67,12 +81,13 @@ def _imported(module: str) -> set[str]:
     return found & FILES.keys() - {module}
 
 
-IMPORTED = {module: _imported(module) for module in FILES}
+IMPORTED = {module: _imported(module, for_types=True) for module in FILES}
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
     try:
-        TopologicalSorter(IMPORTED).prepare()
+        run = {module: _imported(module, for_types=False) for module in FILES}
+        TopologicalSorter(run).prepare()
     except CycleError as error:
         raise AssertionError(f"these modules import each other: {error.args[1]}") from error
 
@@ -94,6 +109,26 @@ def test_imports_go_down() -> None:
     assert upward == []
 
 
+def _house(module: str) -> str:
+    """The house that a module stands in."""
+    path = f"{module.removeprefix('ooodist.')}."
+    for house, folders in HOUSES.items():
+        if path.startswith(tuple(f"{folder}." for folder in folders)):
+            return house
+    return "core"
+
+
+def test_the_core_stands_alone() -> None:
+    of_others = [
+        (module, other)
+        for module, others in IMPORTED.items()
+        for other in others
+        if module != "ooodist" and _house(module) == "core" != _house(other)
+    ]
+    assert of_others == []
+    assert {_house(module) for module in FILES} == {"core", *HOUSES}
+
+
 def test_all_rooms_are_known() -> None:
     assert {_room(module) for module in FILES if module != "ooodist"} == LAYER_OF.keys()
 
@@ -101,9 +136,15 @@ def test_all_rooms_are_known() -> None:
 def test_plans_and_job_files_need_no_tensorflow() -> None:
     # What makes optimizers of their names is imported when one is made.
     names = {f"ooodist.config.keras_{what}" for what in ("callbacks", "layers", "objects")}
-    for file in (file for module, file in FILES.items() if module not in names):
-        if file.relative_to(ROOT).parts[0] in ("planner", "config", "util", "errors.py"):
-            imported = [ast.unparse(node) for node in ast.parse(file.read_text()).body]
+    for module, file in ((module, file) for module, file in FILES.items() if module not in names):
+        if file.relative_to(ROOT).parts[0] in (
+            "planner",
+            "settings",
+            "config",
+            "util",
+            "errors.py",
+        ):
+            imported = [ast.unparse(node) for node in TREES[module].body]
             assert not [line for line in imported if line.startswith(HEAVY)], file
 
 

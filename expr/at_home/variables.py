@@ -22,9 +22,9 @@ from pathlib import Path
 
 from run import JOBS, ROOT, step_seconds
 
-from ooodist.engines.settings import planned_settings
+from ooodist.engines.kinds import find
 
-PLANNED = planned_settings("horovod", environ={})  # no launcher's variables: several hosts
+PLANNED = find("horovod").planned_settings({})  # no launcher's variables: several hosts
 WAYS = {
     "cores": {"all": {"OOODIST_CORES": "all"}, "own": {"OOODIST_CORES": "own"}},
     "horovod": {

@@ -29,11 +29,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for lab/, which is not installed
+
+from lab.background_job import BackgroundJob
+from lab.network import Lab
 from ooodist.config import job as job_file
-from ooodist.engines.settings import DEFAULT_PARTITION_BYTES, planned_credits
+from ooodist.engines.kinds import find
+from ooodist.engines.kinds.byteps import DEFAULT_PARTITION_BYTES
 from ooodist.errors import UserError
-from ooodist.launcher.background_job import BackgroundJob
-from ooodist.launcher.lab import Lab
 from ooodist.planner.costs import Network, StepCosts, UnitCost
 from ooodist.planner.data_parallel.named import PARTITION_BYTES
 from ooodist.planner.data_parallel.plan import Plan
@@ -281,7 +284,7 @@ def limits(engine: str, for_plans: bool, most_steps: int = MOST_STEPS_PER_EXECUT
     """What the planner may choose; what the engine was started with it cannot change any more."""
     chosen = Limits(max_steps_per_execution=most_steps)
     if for_plans:
-        chosen = replace(chosen, credits=planned_credits(engine))
+        chosen = replace(chosen, credits=find(engine).credits)
     elif engine == "byteps":
         chosen = replace(chosen, credits=(None,))  # its default: everything in flight
     if engine == "byteps":
@@ -383,7 +386,7 @@ def setting_of(line: dict[str, Any]) -> tuple[str, str, int, float]:
 
 
 def mbit(rate: float) -> str:
-    """Bits a second as ooodist/launcher/lab.py wants them."""
+    """Bits a second as lab/network.py reads them."""
     return f"{rate / 1e6:.3f}Mbit"
 
 

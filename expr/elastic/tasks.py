@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from ooodist import models
 from ooodist.data.kinds.digits import load as load_digits
-from ooodist.data.kinds.shift import shifted
+from ooodist.data.shift import shifted
 from ooodist.data.split import split_indices
 from ooodist.models.resnet20 import ResNet20Config
 from ooodist.models.transformers.gpt import GptConfig

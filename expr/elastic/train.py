@@ -25,8 +25,8 @@ from methods import CHANGES
 from tasks import TASKS, Task
 
 import ooodist
-from ooodist.config.sections import PlanningConfig
-from ooodist.report.elastic_figure import write_selection
+from ooodist.elastic.figures import write_selection
+from ooodist.settings.sections import PlanningConfig
 
 COLUMNS = (
     *("task", "method", "seed", "epoch", "seconds", "accuracy", "step_seconds"),

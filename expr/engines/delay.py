@@ -16,10 +16,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for lab/, which is not installed
+
 from delay_worker import COUNT
 
+from lab.network import Lab
 from ooodist.errors import UserError
-from ooodist.launcher.lab import Lab
 
 HERE = Path(__file__).resolve().parent
 

@@ -18,10 +18,12 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ooodist.engines.settings import NICENESS
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for lab/, which is not installed
+
+from lab.network import Lab
+from lab.shaping import parse_rate
+from ooodist.engines.kinds.kind import NICENESS
 from ooodist.errors import UserError
-from ooodist.launcher.lab import Lab
-from ooodist.launcher.shaping import parse_rate
 
 HERE = Path(__file__).resolve().parent
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from job import CLEAR_SECONDS, ENGINES, ROOT, Job
 
+from lab.network import Lab
 from ooodist.checkpoint import folder as folders
 from ooodist.errors import UserError
-from ooodist.launcher.lab import Lab
 from tests.launcher.ssh.hosts import SEPARATION, SshHosts, on
 
 RATE, SLOW_RATE = "1Gbit", "10Mbit"

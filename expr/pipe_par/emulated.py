@@ -25,8 +25,8 @@ import emulated_report
 import emulated_rows
 from emulated_rows import add_lines, keep_lines, run_rows, shortest_action
 
+from ooodist.emulation.emulate import stretched
 from ooodist.errors import UserError
-from ooodist.pipeline.emulation import stretched
 from ooodist.planner.pipeline.layer_costs import ModelCosts, read_model_costs
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan, make_plan
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from ooodist.pipeline.emulation import emulate
+from ooodist.emulation.emulate import emulate
 from ooodist.planner.pipeline.actions import from_csv
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.util import strict_yaml, yaml_dataclass

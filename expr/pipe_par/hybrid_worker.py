@@ -27,9 +27,9 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import ooodist  # noqa: E402
-from ooodist.config.sections import PlanningConfig  # noqa: E402
 from ooodist.planner.pipeline import costs  # noqa: E402
 from ooodist.report.pipeline.trace import WARM_UP_STEPS, PipelineTrace  # noqa: E402
+from ooodist.settings.sections import PlanningConfig  # noqa: E402
 
 MICROBATCHES, TIMEOUT = 8, 300.0
 WAYS = {"at the end": 1, "in buckets": costs.MOST_BUCKETS}

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for lab/, which is not installed
+
 from mpirun import command, environment
 
+from lab.network import Lab
 from ooodist.launcher.host import Host
-from ooodist.launcher.lab import Lab
 
 
 def agent(hosts: list[Host]) -> str:

@@ -17,7 +17,7 @@ from process_memory import status
 
 from ooodist import engines
 from ooodist.compat.keras_model import build_with
-from ooodist.config.sections import ParallelConfig
+from ooodist.settings.sections import ParallelConfig
 from ooodist.util.patience import Patience
 
 LAYERS = 32

@@ -19,7 +19,7 @@ from typing import Any
 from ooodist import engines
 from ooodist.compat.keras_model import build_with
 from ooodist.config import job as job_file
-from ooodist.config.sections import ParallelConfig
+from ooodist.settings.sections import ParallelConfig
 from ooodist.util.patience import Patience
 
 TIMEOUT = 300.0

@@ -32,8 +32,8 @@ import weak_scaling_report
 from emulated import FOLDER, is_of_another
 from emulated_rows import add_lines, keep_lines, run_rows, shortest_action
 
+from ooodist.emulation.emulate import stretched
 from ooodist.errors import UserError
-from ooodist.pipeline.emulation import stretched
 from ooodist.planner.pipeline.layer_costs import ModelCosts, read_model_costs
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan, make_plan
 from ooodist.planner.placement.hosts import Hosts

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from report import draw, table
 
-from ooodist.engines.settings import planned_credits
+from ooodist.engines.kinds import find
 from ooodist.planner.cluster import describe_network
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.bound import lower_bound
@@ -48,7 +48,7 @@ BANDWIDTHS = (10.0, 25.0, 100.0)  # Gbit/s
 LATENCY = 30e-6  # seconds from one host to another
 # Four steps per execution are what tracing can bear; less search than usual, for so many cases.
 LIMITS = Limits(max_steps_per_execution=4, credits=(1, 2, 8, None), evaluations=300)
-RING_LIMITS = replace(LIMITS, credits=planned_credits("horovod"))  # as training does
+RING_LIMITS = replace(LIMITS, credits=find("horovod").credits)  # as training does
 SIZES = tuple(1 << exponent for exponent in range(20, 32))  # bytes, of buckets and chunks
 COLUMNS = (
     *("model", "engine", "gbit_per_second", "workers"),

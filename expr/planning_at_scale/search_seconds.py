@@ -17,7 +17,7 @@ import statistics
 import time
 from dataclasses import replace
 
-from ooodist.engines.settings import planned_credits
+from ooodist.engines.kinds import find
 from ooodist.planner.cluster import describe_network
 from ooodist.planner.costs import Network, StepCosts, UnitCost, WeightCost
 from ooodist.planner.data_parallel.named import first_k_plan
@@ -89,7 +89,7 @@ def main() -> None:
 
 def searched(costs: StepCosts, network: Network) -> list[str]:
     """Seconds of the search; of a step with the baseline and with what was found."""
-    limits = replace(Limits(), credits=planned_credits(network.engine))
+    limits = replace(Limits(), credits=find(network.engine).credits)
     start = time.process_time()
     found = make_plan(costs, network, limits=limits).predicted
     seconds = time.process_time() - start

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ooodist.data.kinds.digits import load as load_digits
-from ooodist.data.kinds.shift import shifted
+from ooodist.data.shift import shifted
 from ooodist.data.split import split_indices
 
 Arrays = tuple[np.ndarray, np.ndarray]

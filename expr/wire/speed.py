@@ -22,12 +22,13 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 DATA_PAR = HERE.parent / "data_par"
 sys.path.insert(0, str(DATA_PAR))
+sys.path.append(str(HERE.parents[1]))  # for lab/, which is not installed
 
 import run as data_par  # noqa: E402
 
+from lab.network import Lab  # noqa: E402
 from ooodist.config import job as job_file  # noqa: E402
-from ooodist.engines.settings import planned_credits  # noqa: E402
-from ooodist.launcher.lab import Lab  # noqa: E402
+from ooodist.engines.kinds import find  # noqa: E402
 from ooodist.planner.costs import Network, StepCosts  # noqa: E402
 from ooodist.planner.data_parallel.plan import Plan  # noqa: E402
 from ooodist.planner.data_parallel.search import (  # noqa: E402
@@ -48,7 +49,7 @@ def plans_for(costs: StepCosts, network: Network, evaluations: int) -> dict[str,
     """The rows that the job set up for plans runs."""
     limits = Limits(
         max_steps_per_execution=2,
-        credits=planned_credits(ENGINE),
+        credits=find(ENGINE).credits,
         evaluations=evaluations,
         carrying=True,
     )

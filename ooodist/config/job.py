@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
-from ooodist.config.elastic import ElasticConfig, check_order_is_found
 from ooodist.config.named_arguments import (
     NamedArguments,
     read_all_named,
@@ -22,7 +21,11 @@ from ooodist.config.named_arguments import (
     write_all_named,
     write_named,
 )
-from ooodist.config.sections import (
+from ooodist.config.warm_start import WarmStartConfig
+from ooodist.engines.kinds import for_pipelines, names
+from ooodist.errors import UserError
+from ooodist.settings.elastic import ElasticConfig, check_order_is_found
+from ooodist.settings.sections import (
     MOST_STEPS_PER_EXECUTION,
     CheckpointConfig,
     EarlyStoppingConfig,
@@ -34,13 +37,14 @@ from ooodist.config.sections import (
     check_feedback,
     check_wire_is_of_order,
 )
-from ooodist.config.warm_start import WarmStartConfig
-from ooodist.errors import UserError
 from ooodist.util import strict_yaml, yaml_dataclass
 from ooodist.util.digest import hex_digest
 from ooodist.util.yaml_dataclass import Range, did_you_mean
 
-Engine = Literal["auto", "local", "collective", "horovod", "byteps", "mpi"]
+if TYPE_CHECKING:
+    Engine = str
+else:
+    Engine = Literal[("auto", *names())]
 LARGEST_SEED = 2**31 - 1  # leaves room for the seeds of the ranks, which NumPy limits to 32 bits
 MOST_CHARACTERS = 200_000  # of a job file, a hundred times a long one; to read more takes long
 LONGEST_STALL = 10**6  # seconds: 11 days
@@ -200,10 +204,10 @@ class Config:
                 raise UserError(f"{name} is {path!r}; it must be a path, as runs/mine")
         if self.parallel is not None:
             self._check_parallel(self.parallel)
-        elif self.engine == "mpi":
+        elif self.engine == for_pipelines().name:
             raise UserError(
-                "engine is mpi, which runs pipelines, but there is no key parallel; give it, as "
-                "{pipeline: 2, microbatches: 4}, or take horovod, byteps or collective"
+                f"engine is {self.engine}, which runs pipelines, but there is no key parallel; "
+                "give it, as {pipeline: 2, microbatches: 4}, or take horovod, byteps or collective"
             )
         if self.elastic is not None and not self.elastic.is_full:
             check_order_is_found(self.order.name, self.order.k, self.order.plan)
@@ -238,9 +242,10 @@ class Config:
                 f"batch is {self.batch}, which cannot be split into {parallel.microbatches} "
                 "micro-batches of one size; make batch a multiple of parallel.microbatches"
             )
-        if self.engine not in ("auto", "mpi"):
+        if self.engine not in ("auto", for_pipelines().name):
             raise UserError(
-                f"engine is {self.engine}, but pipelines run over MPI; set engine to mpi or auto"
+                f"engine is {self.engine}, but pipelines run over MPI; set engine to "
+                f"{for_pipelines().name} or auto"
             )
         if self.workers not in (None, parallel.ranks):
             raise UserError(

@@ -7,17 +7,11 @@ from typing import Any
 
 from ooodist.compat.tensorflow_runtime import is_deterministic
 from ooodist.data_parallel.live_planning import LivePlanning
-from ooodist.data_parallel.planning import (
-    Planned,
-    as_exchanged,
-    limits_of,
-    log_wire,
-    profile_for,
-)
+from ooodist.data_parallel.planning import as_exchanged, limits_of, log_wire, profile_for
 from ooodist.data_parallel.strategy import DataParallel
 from ooodist.data_parallel.xla import COMPILED, JitCompile, compiling, setting_of
 from ooodist.planner.costs import Network, StepCosts
-from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts
 from ooodist.planner.data_parallel.search import Limits
 from ooodist.profiler import folder as profiles
 from ooodist.profiler.folder import Profile
@@ -47,7 +41,7 @@ class LiveDataParallel(DataParallel):
         self.tried: str | None = None
         self._default_exchange = self.backward.exchange
         self._default_steps = self.steps_per_execution
-        self._ways: dict[str, tuple[OrderedBackward, Planned | None]] = {}
+        self._ways: dict[str, tuple[OrderedBackward, PlanWithCosts | None]] = {}
         self._live: LivePlanning | None = None
 
     def runner(self) -> Run:
@@ -102,9 +96,9 @@ class LiveDataParallel(DataParallel):
     def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
         """Returns a way to train that carries out a plan made from these costs."""
         log_wire(plan, costs)
-        return self._candidate(Planned(plan, costs, network))
+        return self._candidate(PlanWithCosts(plan, costs, network))
 
-    def _candidate(self, planned: Planned) -> Candidate:
+    def _candidate(self, planned: PlanWithCosts) -> Candidate:
         plan = planned.plan
         backward = OrderedBackward(self._default_exchange)
         backward.carry_out(plan)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from ooodist.config.sections import PlanningConfig
 from ooodist.engines.base import Engine
-from ooodist.engines.settings import planned_credits
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.named import best_first_k
-from ooodist.planner.data_parallel.plan import Plan, WireSetting
+from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts, WireSetting
 from ooodist.planner.data_parallel.search import (
     Limits,
     comparison,
@@ -31,6 +29,7 @@ from ooodist.profiler import folder as profiles
 from ooodist.profiler.folder import Profile
 from ooodist.profiler.step import StepToMeasure
 from ooodist.profiler.storage import profile_of
+from ooodist.settings.sections import PlanningConfig
 from ooodist.step.all_ranks.objects import text_of_rank
 from ooodist.step.sending.rows import RowGradients
 from ooodist.util import yaml_dataclass
@@ -42,22 +41,13 @@ logger = logging.getLogger("ooodist")
 FROM_COSTS = ("first_k", "priority", "planned")
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A plan and the costs that it was made from, which are None for a plan read from a file."""
-
-    plan: Plan
-    costs: StepCosts | None = None
-    network: Network | None = None
-
-
-def read_plan(file: Path, engine: Engine) -> Planned:
+def read_plan(file: Path, engine: Engine) -> PlanWithCosts:
     """Reads rank 0's plan file, for all ranks.
 
     Raises:
         UserError: the file cannot be read; on all ranks.
     """
-    return Planned(_shared(lambda: plans.read(file), engine))
+    return PlanWithCosts(_shared(lambda: plans.read(file), engine))
 
 
 def find_plan(
@@ -73,7 +63,7 @@ def find_plan(
     carrying: bool,
     wire: WireSetting,
     rows: RowGradients | None,
-) -> Planned:
+) -> PlanWithCosts:
     """Measures a model's costs here, and plans. All ranks call it; the model stays as it is.
 
     Args:
@@ -131,7 +121,7 @@ def as_exchanged(profile: Profile, rows: RowGradients | None) -> Profile:
 
 def planned_for(
     order: str, costs: StepCosts, network: Network, limits: Limits, model: str, engine: Engine
-) -> Planned:
+) -> PlanWithCosts:
     """Returns the plan that rank 0 finds for these costs. All ranks call it.
 
     Args:
@@ -146,7 +136,7 @@ def planned_for(
     """
     plan = _shared(lambda: replace(_plan(order, costs, network, limits), model=model), engine)
     log_wire(plan, costs)
-    return Planned(plan, costs, network)
+    return PlanWithCosts(plan, costs, network)
 
 
 def limits_of(
@@ -170,7 +160,7 @@ def limits_of(
     if engine.partition_bytes is not None:  # fixed since the engine started
         partitions, credits = (engine.partition_bytes,), (engine.pieces_in_flight,)
         return replace(limits, partitions=partitions, credits=credits)
-    return replace(limits, credits=planned_credits(engine.name, engine.max_credit))
+    return replace(limits, credits=engine.credits)
 
 
 def log_wire(plan: Plan, costs: StepCosts) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import keras
 
-from ooodist.config.sections import PlanningConfig
-from ooodist.data_parallel.planning import Planned, find_plan
+from ooodist.data_parallel.planning import find_plan
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.planner.data_parallel import plan as plans
-from ooodist.planner.data_parallel.plan import Plan, WireSetting
+from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts, WireSetting
+from ooodist.settings.sections import PlanningConfig
 from ooodist.step import replicas
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.carried import Carrying, why_not_carried
@@ -76,7 +76,7 @@ class DataParallel(Strategy):
             on_nan=on_nan,
         )
         self.backward = backward
-        self.planned: Planned | None = None
+        self.planned: PlanWithCosts | None = None
         self.to_find = to_find
         self.planning = planning
         self.wire = wire
@@ -84,7 +84,7 @@ class DataParallel(Strategy):
         if engine.size > 1:
             self.carrying = Carrying(engine)
         if backward.plan is not None:
-            self._carry_out(Planned(backward.plan))
+            self._carry_out(PlanWithCosts(backward.plan))
 
     @property
     def shard(self) -> tuple[int, int]:
@@ -130,7 +130,7 @@ class DataParallel(Strategy):
             return "on_nan = skip needs all gradients of a step before its first update"
         return why_not_carried(self.model)
 
-    def _carry_out(self, planned: Planned) -> None:
+    def _carry_out(self, planned: PlanWithCosts) -> None:
         self.backward.carry_out(planned.plan)
         self.planned = planned
         self.steps_per_execution = planned.plan.steps_per_execution

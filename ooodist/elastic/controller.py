@@ -15,14 +15,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from ooodist.config.elastic import ElasticConfig
 from ooodist.elastic.cost_model import CostModel, Solver
 from ooodist.elastic.importance import Measured, by_item, rank_correlation
 from ooodist.elastic.optimizer_state import OptimizerState
@@ -32,10 +30,10 @@ from ooodist.elastic.step_meter import StepMeter
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.graph.ops import num_bytes
+from ooodist.settings.elastic import ElasticConfig
 from ooodist.step.all_ranks.objects import text_of_rank
 from ooodist.step.backward import variable_names
 from ooodist.trainer.watchdog import expect_longer
-from ooodist.transfer.provenance import not_copied
 from ooodist.util.digest import hex_digest
 from ooodist.util.yaml_dataclass import did_you_mean
 
@@ -100,6 +98,7 @@ class Controller:
         cost_model: costs of selections; the same on all ranks.
         optimizer_state: optimizer state of the weights that this rank trains.
         measure: measures how much the weights matter, on this rank's next batches.
+        not_copied: names of the weights that a warm start has not copied.
         solver: finds the most important items that fit a budget.
 
     Attributes:
@@ -116,6 +115,7 @@ class Controller:
     cost_model: CostModel
     optimizer_state: OptimizerState
     measure: Measure
+    not_copied: frozenset[str] = frozenset()
     solver: Solver = select
     mask: Mask | None = None
     renewals: list[Renewal] = field(default_factory=list)
@@ -123,7 +123,7 @@ class Controller:
     def __post_init__(self) -> None:
         choice = self.cost_model.choice
         self._forced = frozenset(choice.head) | choice.numbers(self._always())
-        self._not_copied = choice.numbers(not_copied(self.model))
+        self._not_copied = choice.numbers(self.not_copied)
         self._all = range(len(choice.items))
         self.full_seconds = self.cost_model.seconds(self._all)
         self._importance: np.ndarray | None = None
@@ -345,15 +345,6 @@ class Controller:
         if rho is not None:
             scalars["elastic_rho"] = rho
         return scalars
-
-    def write_report(self, folder: Path) -> list[str]:
-        """Writes what was selected when, as figures and CSV; returns the names of the files."""
-        from ooodist.report.elastic_figure import write_selection  # imports Matplotlib
-
-        if not self.renewals:
-            return []
-        items = [item.name for item in self.cost_model.choice.items]
-        return write_selection(folder, items, self.renewals)
 
     def state(self) -> dict[str, Any]:
         """Returns what :meth:`restore` takes, as plain values."""

@@ -18,8 +18,7 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
-from ooodist.config.elastic import ElasticConfig
-from ooodist.data_parallel.planning import Planned, limits_of, planned_for, profile_for
+from ooodist.data_parallel.planning import limits_of, planned_for, profile_for
 from ooodist.data_parallel.strategy import DataParallel
 from ooodist.elastic import timing
 from ooodist.elastic.controller import Mask
@@ -27,9 +26,11 @@ from ooodist.elastic.cost_model import CostModel, OneWorker, SeveralWorkers
 from ooodist.elastic.importance import Probe
 from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.engines.devices import seconds_of
+from ooodist.planner.data_parallel.plan import PlanWithCosts
 from ooodist.planner.wire import narrowed
 from ooodist.profiler.state import all_variables, preserved
 from ooodist.profiler.step import as_tensors, trace_step
+from ooodist.settings.elastic import ElasticConfig
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.launch import Batch, Launch, Run, in_launches
@@ -58,7 +59,7 @@ class SelectiveDataParallel:
 
     def __init__(self, inner: DataParallel, config: ElasticConfig) -> None:
         self.inner = inner
-        self.launches: OrderedDict[tuple[str, bool], tuple[Planned | None, Launch]]
+        self.launches: OrderedDict[tuple[str, bool], tuple[PlanWithCosts | None, Launch]]
         self.launches = OrderedDict()
         self.config = config
         self._launch: Launch | None = None
@@ -207,7 +208,7 @@ class SelectiveDataParallel:
         self.inner.backward = launch.backward
         return launch
 
-    def _planned_backward(self, mask: Mask) -> tuple[Planned | None, OrderedBackward]:
+    def _planned_backward(self, mask: Mask) -> tuple[PlanWithCosts | None, OrderedBackward]:
         """Returns the plan for a selection, if one is wanted, and what carries it out."""
         shared = self.inner.backward.exchange
         # One for each selection, so that selections, which never run at once, share an engine's

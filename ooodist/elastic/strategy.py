@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
+import keras
 import numpy as np
 
-from ooodist.config.elastic import ElasticConfig
 from ooodist.elastic.controller import Controller, Mask, Measure
 from ooodist.elastic.cost_model import CostModel
 from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.step_meter import StepMeter
+from ooodist.settings.elastic import ElasticConfig
 from ooodist.step.launch import Batch, Run
 from ooodist.trainer.strategy import LookAhead, Strategy
 
@@ -68,13 +69,19 @@ class Elastic(Strategy):
     Args:
         selective: the wrapped strategy, which is not used by itself.
         config: what is selected, and how often.
+        not_copied: the names of the weights that a warm start of the model has not copied.
 
     Attributes:
         selective, config: as given.
         controller: selects; None until the first batch is known.
     """
 
-    def __init__(self, selective: Selective, config: ElasticConfig) -> None:
+    def __init__(
+        self,
+        selective: Selective,
+        config: ElasticConfig,
+        not_copied: Callable[[keras.Model], frozenset[str]],
+    ) -> None:
         inner = selective.inner
         super().__init__(
             inner.model,
@@ -88,6 +95,7 @@ class Elastic(Strategy):
         self.carrying = inner.carrying
         self.has_whole_model = inner.has_whole_model
         self.config = config
+        self._not_copied = not_copied
         self.controller: Controller | None = None
         self._meter = StepMeter()
         self._planned_for: tuple[Any, ...] = ()
@@ -127,7 +135,13 @@ class Elastic(Strategy):
         self._planned_for = self.compiled
         with self.engine.agreed():
             self.controller = Controller(
-                self.config, self.model, self.engine, cost_model, optimizer_state, measure
+                self.config,
+                self.model,
+                self.engine,
+                cost_model,
+                optimizer_state,
+                measure,
+                self._not_copied(self.model),
             )
         self.watch.begin()  # steps that were measured do not count
 
@@ -213,7 +227,13 @@ class Elastic(Strategy):
         self._selector.restore(state)
 
     def write_report(self, folder: Path) -> list[str]:
-        return [] if self.controller is None else self.controller.write_report(folder)
+        """Writes what was selected when, as figures and CSV; returns the names of the files."""
+        if self.controller is None or not self.controller.renewals:
+            return []
+        from ooodist.elastic.figures import write_selection  # imports Matplotlib
+
+        items = [item.name for item in self.controller.cost_model.choice.items]
+        return write_selection(folder, items, self.controller.renewals)
 
 
 def warn_if_short(cost_model: CostModel, rho: float, steps: int, measured_for: float) -> None:

@@ -9,13 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ooodist.engines.detect import check_name, check_size, choose
-from ooodist.engines.settings import (
-    BYTEPS_CREDIT,
-    heartbeat_settings,
-    one_host_settings,
-    planned_settings,
-    stall_settings,
-)
+from ooodist.engines.heartbeat import heartbeat_settings
+from ooodist.engines.kinds import Kind, find
 from ooodist.engines.timeout import abort, ending_after
 from ooodist.errors import UserError
 from ooodist.util import log
@@ -27,13 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["abort", "current", "in_use", "init", "shutdown"]
 
 _log = logging.getLogger("ooodist")
-_CLASSES = {
-    "local": "LocalEngine",
-    "collective": "CollectiveEngine",
-    "horovod": "HorovodEngine",
-    "byteps": "BytepsEngine",
-    "mpi": "MpiEngine",
-}
 _current: Engine | None = None
 _was_shut_down = False
 
@@ -46,7 +34,7 @@ def init(
     stall_seconds: float | None = None,
     planned: bool = False,
     partition_bytes: int | None = None,
-    pieces_in_flight: int | None = BYTEPS_CREDIT,
+    pieces_in_flight: int | None = None,
 ) -> Engine:
     """Connects this process to the others of the job; call it before TensorFlow does anything.
 
@@ -54,8 +42,8 @@ def init(
     ooodist logs.
 
     Args:
-        engine: "local", "collective", "horovod", "byteps", "mpi", or "auto": the engine that the
-            process was started for.
+        engine: "local", "collective", "horovod", "byteps", "mpi", that of a package, or "auto": the
+            engine that the process was started for.
         workers: the number of workers that there must be; None: as many as were started.
         timeout: seconds to wait for the others before the process ends with exit code 1; they
             may still be importing TensorFlow, which takes minutes from a file system that many
@@ -64,9 +52,10 @@ def init(
         stall_seconds: seconds after which a job that stands still is ended; an engine that can
             (Horovod) says before that which exchanges wait, and for which ranks. None: as the
             library has it.
-        planned: configure the engine for exchanges that follow a plan (see settings.py).
+        planned: configure the engine for exchanges that follow a plan (see
+            ``Kind.planned_settings``).
         partition_bytes: the plan's partition size in bytes, if it is known already.
-        pieces_in_flight: the credit of a plan for BytePS, if it is known; None: any number.
+        pieces_in_flight: the credit of a plan for BytePS, if it is known already; 0: any number.
 
     Raises:
         UserError: the engine is unknown, not built, or not the one that the process was started
@@ -84,13 +73,13 @@ def init(
     if _was_shut_down:
         raise UserError("ooodist.init after ooodist.shutdown: start a new process instead")
     name, reason = choose(engine, os.environ, workers)
+    kind = find(name)
     if planned:
-        _set_up_for_plans(planned_settings(name, partition_bytes, pieces_in_flight))
-    os.environ.update(one_host_settings(name, os.environ))
-    limits = stall_settings(name, stall_seconds) | heartbeat_settings(name, os.environ)
+        _set_up_for_plans(kind.planned_settings(None, partition_bytes, pieces_in_flight))
+    limits = kind.settings(os.environ, stall_seconds) | heartbeat_settings(kind, os.environ)
     for variable, value in limits.items():
         os.environ.setdefault(variable, value)
-    made = _make(name, timeout)
+    made = _make(kind, timeout)
     check_size(name, made.size, os.environ, workers)
     log.show(made.rank)
     _log.info("engine %s (%s): rank %d of %d", name, reason, made.rank, made.size)
@@ -125,25 +114,26 @@ def _set_up_for_plans(settings: Mapping[str, str]) -> None:
             _log.info("%s=%s is kept (a plan wants %s)", variable, os.environ[variable], value)
 
 
-def _make(name: str, timeout: float) -> Engine:
+def _make(kind: Kind, timeout: float) -> Engine:
+    module, _, name = kind.engine.partition(":")
     try:
         with importing_tensorflow():
-            module = importlib.import_module(f"ooodist.engines.{name}")
+            make = getattr(importlib.import_module(module), name)
     except UserError:  # there is no TensorFlow
         raise
     except Exception as error:  # a library built for another TensorFlow fails in many ways
-        if name in ("local", "collective"):  # nothing to build: TensorFlow itself is broken
+        if kind.package is None:  # nothing to build: TensorFlow itself is broken
             raise
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UserError(
-            f"engine {name} is not built here ({type(error).__name__}: {reason}): run "
-            f"ooodist-engines {name}, or take engine: collective"
+            f"engine {kind.name} is not built here ({type(error).__name__}: {reason}): run "
+            f"ooodist-engines {kind.name}, or take engine: collective"
         ) from error
     late = (
-        f"engine {name}: the other workers did not come within {timeout:g} s; look for errors "
+        f"engine {kind.name}: the other workers did not come within {timeout:g} s; look for errors "
         "of theirs, or raise timeout"
     )
     with ending_after(timeout, late):
-        made: Engine = getattr(module, _CLASSES[name])()
+        made: Engine = make()
     made.timeout = timeout
     return made

@@ -14,7 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from ooodist.compat.tensorflow_graph import run_independently
+from ooodist.engines import kinds
 from ooodist.engines.arrays import ArrayExchange
+from ooodist.engines.kinds import Kind
 from ooodist.util.digest import hex_digest
 from ooodist.util.patience import moved
 
@@ -36,7 +38,7 @@ class Engine(ArrayExchange):
     """The processes of one job, and a way to sum over them.
 
     Attributes:
-        name: "local", "collective", "horovod", "byteps" or "mpi".
+        name: that of its kind (:mod:`ooodist.engines.kinds`).
         local_rank, local_size: this process among those of its host; local_size None: unknown.
         max_credit: how many exchanges may be in flight at a time; None: any number.
         wires: the 16-bit dtypes that the library can sum.
@@ -47,7 +49,6 @@ class Engine(ArrayExchange):
         pieces_in_flight: how many of these pieces are in flight at most; None: any number.
         names_cost_memory: whether each name costs memory until the job ends; a name may then stand
             for tensors of any shape (``any_shape``).
-        gathers: whether the library has an all-gather (``gather_in_graph``).
     """
 
     name: str
@@ -59,7 +60,6 @@ class Engine(ArrayExchange):
     partition_bytes: int | None = None
     pieces_in_flight: int | None = None
     names_cost_memory: bool = False
-    gathers: bool = False
 
     def __init__(self) -> None:
         self._exchanges: dict[str, tuple[tf.DType, tf.TensorShape]] = {}
@@ -68,6 +68,17 @@ class Engine(ArrayExchange):
         self._last_op = weakref.WeakKeyDictionary()
         self._eager: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {}
         self._is_shut_down = False
+
+    @property
+    def kind(self) -> Kind:
+        """What is known of such engines."""
+        return kinds.find(self.name)
+
+    @property
+    def credits(self) -> tuple[int, ...]:
+        """The numbers of exchanges in flight that a plan may choose."""
+        most = self.max_credit
+        return tuple(each for each in self.kind.credits if most is None or each <= most)
 
     @abstractmethod
     def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:
@@ -81,7 +92,7 @@ class Engine(ArrayExchange):
     def _gather(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
         """Adds the op that joins the ranks' tensors along the first axis, in the order of ranks.
 
-        As for :meth:`_sum`; only called if the engine ``gathers``.
+        As for :meth:`_sum`; only called if the kind ``gathers``.
         """
         raise AssertionError(f"engine {self.name} has no all-gather")
 
@@ -143,7 +154,7 @@ class Engine(ArrayExchange):
     def gather_in_graph(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the tensors of all ranks, bit for bit, joined along the first axis by rank.
 
-        Called while a tf.function is traced, if the engine ``gathers``. It starts and ends as
+        Called while a tf.function is traced, if the kind ``gathers``. It starts and ends as
         :meth:`sum_in_graph` does.
 
         Args:

@@ -26,7 +26,7 @@ class BytepsEngine(Engine):
     the first is the most urgent. On a server each name costs twice the size of the largest tensor
     that it has stood for, until the end of the job; on the workers it costs nothing, because our
     build (patches/) sends tensors from where they are. When a rank or server dies, our build ends
-    the others when its heartbeat has been missing for OOODIST_HEARTBEAT_SECONDS (settings.py).
+    the others when its heartbeat has been missing for OOODIST_HEARTBEAT_SECONDS (heartbeat.py).
 
     Built for GPUs, BytePS may also run the ranks of a host as one worker (BYTEPS_LOCAL_SIZE): they
     add up by NCCL, and one of them pushes the sum.

@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from ooodist.compat.tensorflow_runtime import set_heartbeat
 from ooodist.engines.base import SMALL_INTEGERS, Engine, keep
-from ooodist.engines.detect import cluster
 from ooodist.engines.devices import use_own_device
-from ooodist.engines.settings import heartbeat_seconds
+from ooodist.engines.heartbeat import heartbeat_seconds
+from ooodist.engines.kinds.collective import Collective, cluster
 from ooodist.errors import UserError
 from ooodist.util.digest import digest
 
@@ -28,7 +28,7 @@ class CollectiveEngine(Engine):
 
     TF_CONFIG names the processes. With one process (or none named) it exchanges nothing. When a
     rank dies, the running exchange fails on all others within seconds. So it does when a rank is
-    silent for OOODIST_HEARTBEAT_SECONDS (settings.py; TensorFlow's own limit is 10 seconds).
+    silent for OOODIST_HEARTBEAT_SECONDS (heartbeat.py; TensorFlow's own limit is 10 seconds).
 
     On CPUs exchanges are independent of each other, in whatever order they start on each rank.
     NCCL needs the same order on all ranks: there they are chained in the order in which they are
@@ -40,7 +40,6 @@ class CollectiveEngine(Engine):
 
     name = "collective"
     wire_dtypes = SMALL_INTEGERS
-    gathers = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,9 +51,9 @@ class CollectiveEngine(Engine):
         use_own_device(self.local_rank, self.local_size)
         if self.size > 1 and self.rank == 0 and "OOODIST_SIZE" not in os.environ:
             _log.warning(  # ooodist.launch closes its network, and says so
-                "engine collective: TensorFlow's server listens on all networks of each host and "
-                "asks for no password: whoever reaches it can run programs as you. Use it in a "
-                "network that is closed to others; or take horovod or byteps"
+                "engine collective: %s. Use it in a network that is closed to others; or take "
+                "horovod or byteps",
+                Collective.danger,
             )
         self._on_gpu = bool(tf.config.get_visible_devices("GPU"))
         self._library = _library(self._on_gpu)

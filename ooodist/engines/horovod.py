@@ -23,7 +23,6 @@ class HorovodEngine(Engine):
 
     name = "horovod"
     wires = ("float16",)
-    gathers = True
     wire_dtypes = {  # noqa: RUF012
         tf.bfloat16: tf.float32,
         tf.int16: tf.int32,

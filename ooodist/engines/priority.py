@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
-from ooodist.engines.settings import NICENESS
+from ooodist.engines.kinds.kind import NICENESS
 from ooodist.errors import UserError
 
 _log = logging.getLogger("ooodist")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 from ooodist.config.job import Config
-from ooodist.engines.settings import HEARTBEAT
+from ooodist.engines.heartbeat import HEARTBEAT
 from ooodist.errors import UserError, brief
 from ooodist.pipeline.layers.memory import explained, is_out_of_memory
 

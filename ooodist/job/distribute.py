@@ -10,13 +10,6 @@ from typing import Any, Literal, get_args
 import keras
 
 from ooodist import engines
-from ooodist.config.elastic import ElasticConfig, check_order_is_found, read_elastic
-from ooodist.config.sections import (
-    MOST_STEPS_PER_EXECUTION,
-    PlanningConfig,
-    check_feedback,
-    check_wire_is_of_order,
-)
 from ooodist.data_parallel.compiled_strategy import CompiledDataParallel
 from ooodist.data_parallel.live_strategy import LiveDataParallel
 from ooodist.data_parallel.planning import FROM_COSTS
@@ -25,6 +18,13 @@ from ooodist.data_parallel.xla import JitCompile
 from ooodist.errors import UserError
 from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.planner.data_parallel.plan import Plan, WireSetting
+from ooodist.settings.elastic import ElasticConfig, check_order_is_found, read_elastic
+from ooodist.settings.sections import (
+    MOST_STEPS_PER_EXECUTION,
+    PlanningConfig,
+    check_feedback,
+    check_wire_is_of_order,
+)
 from ooodist.step.backward import ORDERS, Order, OrderedBackward
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.finiteness.skipping import OnNan, check_on_nan
@@ -114,7 +114,7 @@ def distribute(
             numbers are the same, bit for bit; with more, sums may be rounded in another order.
         planning: limits of plans made here, and where profiles are kept.
         elastic: train only the weights that matter most, as ``{"rho": 0.5, "renew": "200 steps"}``
-            (see :class:`ooodist.config.elastic.ElasticConfig`); None for all.
+            (see :class:`ooodist.settings.elastic.ElasticConfig`); None for all.
         sum_rows: also on one process, pass each row of an embedding to the optimizer once, so that
             any number of workers trains alike; several workers always do. None: yes, except with
             the engine ``local``, whose numbers are those of plain Keras.
@@ -196,7 +196,7 @@ def distribute(
         engine,
         credit=credit,
         bucket_bytes=BUCKET_BYTES if bucket_bytes is None else bucket_bytes,
-        sum_rows=engine.name != "local" if sum_rows is None else sum_rows,
+        sum_rows=not engine.kind.is_alone if sum_rows is None else sum_rows,
         wire=wire if is_narrow and wire != "planned" else None,
         feedback=ErrorFeedback(lambda: loss_scale(model)) if is_narrow and error_feedback else None,
         rows=RowGradients(engine, "" if rows == "auto" else "rows is never"),
@@ -234,8 +234,9 @@ def distribute(
         check_order_is_found(order, k)
         from ooodist.elastic.data_parallel import SelectiveDataParallel  # imports SciPy
         from ooodist.elastic.strategy import Elastic
+        from ooodist.transfer import provenance
 
-        strategy = Elastic(SelectiveDataParallel(inner, config), config)
+        strategy = Elastic(SelectiveDataParallel(inner, config), config, provenance.not_copied)
     DistributedFit(strategy)
     return model
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from ooodist.checkpoint.state import State
 from ooodist.config.job import Config
-from ooodist.config.sections import ParallelConfig
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.layer_costs import ModelCosts, read_model_costs
 from ooodist.planner.placement.division import Division, described, divide
+from ooodist.settings.sections import ParallelConfig
 from ooodist.step.all_ranks.objects import text_of_rank
 
 logger = logging.getLogger("ooodist")

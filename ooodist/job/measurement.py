@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ooodist.config import job as job_file
 from ooodist.config.job import Config
-from ooodist.config.sections import ExchangeConfig, OrderConfig
 from ooodist.data_parallel.planning import limits_of, profile_for
 from ooodist.engines.base import Engine
 from ooodist.job.preparation import check_writable, load_and_build
@@ -16,6 +15,7 @@ from ooodist.job.run import on_all_ranks
 from ooodist.planner.data_parallel.search import Limits
 from ooodist.profiler.storage import Profile
 from ooodist.report.still_running import still_running
+from ooodist.settings.sections import ExchangeConfig, OrderConfig
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from typing import Any
 import keras
 
 from ooodist import engines
-from ooodist.config.elastic import ElasticConfig, read_elastic
-from ooodist.config.sections import ParallelConfig, PlanningConfig
 from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
 from ooodist.job.division import check_devices, choose_replicas, with_replicas
 from ooodist.pipeline.holding import build_model
 from ooodist.pipeline.strategy import Pipeline, check_model
+from ooodist.settings.elastic import ElasticConfig, read_elastic
+from ooodist.settings.sections import ParallelConfig, PlanningConfig
 from ooodist.step.all_ranks.batch_norm import synchronized_layers
 from ooodist.step.finiteness.skipping import OnNan, check_on_nan
 from ooodist.trainer.fit import DistributedFit
@@ -110,7 +110,7 @@ def pipelined(
     if not isinstance(engine, MpiEngine):
         raise UserError(
             f"the engine is {engine.name}, but pipelines run over MPI; start with "
-            'ooodist.init("mpi"), under mpirun'
+            f'ooodist.init("{MpiEngine.name}"), under mpirun'
         )
     if devices is not None:
         with engine.agreed():
@@ -141,7 +141,8 @@ def pipelined(
     if config is not None:
         from ooodist.elastic.pipeline import SelectivePipeline  # imports SciPy
         from ooodist.elastic.strategy import Elastic
+        from ooodist.transfer import provenance
 
-        strategy = Elastic(SelectivePipeline(inner), config)
+        strategy = Elastic(SelectivePipeline(inner), config, provenance.not_copied)
     DistributedFit(strategy)
     return model

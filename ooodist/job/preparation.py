@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ooodist import data as data_kinds
 from ooodist import models
 from ooodist.checkpoint.copies import Copies
 from ooodist.compat.keras_deferred import made_without_values
 from ooodist.config import job as job_file
 from ooodist.config import keras_callbacks, keras_objects
 from ooodist.config.job import Config
+from ooodist.data import kinds
 from ooodist.data.result import Data
 from ooodist.data_parallel import planning
 from ooodist.engines.base import Engine
@@ -83,7 +83,7 @@ def set_up(config: Config, engine: Engine) -> Job:
             check_writable(folder)
             if config.checkpoint.copy_to is not None:
                 Copies(config.checkpoint.copy_to).check_writable()
-            found = resume.find(config, folder)
+            found = resume.find(config.checkpoint, folder)
         callbacks = keras_callbacks.make_callbacks(config.callbacks)
     source = resume.share(engine, found)
     if callbacks and source is not None:
@@ -95,12 +95,20 @@ def set_up(config: Config, engine: Engine) -> Job:
         lambda whole: _measure_layers(whole, engine),
     )
     _, workers = _place(config, engine)
-    config = resume.with_samples_kept(config, source, workers)
-    first_step = resume.start_step(source, config, workers)
+    checkpoint = config.checkpoint
+    batch = resume.batch_after_restart(source, checkpoint, config.batch, workers)
+    config = replace(config, batch=batch)
+    first_step = resume.start_step(source, checkpoint, batch, workers)
     if source is not None:
-        resume.warn_of_changes(source, config, workers)
+        resume.warn_of_changes(source, yaml_dataclass.plain(config), workers)
     data, steps, model = load_and_build(config, engine, first_step=first_step)
-    done = resume.batches_done(source, config, workers, steps)
+    done = resume.batches_done(
+        source,
+        batch=batch,
+        accumulate=config.accumulate,
+        size=workers,
+        steps_per_epoch=steps,
+    )
     _warm_up(config, engine, source, data, model)
     best_weights: Sequence[np.ndarray | None] | None = None
     if source is not None:
@@ -145,7 +153,7 @@ def load_and_build(
 
             check_started(engine.size, config.parallel.pipeline, config.parallel.data)
         worker, workers = _place(config, engine)
-        data = data_kinds.load(
+        data = kinds.load(
             config.data,
             batch=config.batch,
             rank=worker,

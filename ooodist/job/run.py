@@ -26,10 +26,10 @@ from ooodist.checkpoint.copies import Copies
 from ooodist.checkpoint.parts import Parts
 from ooodist.checkpoint.state import State
 from ooodist.config.job import Config
-from ooodist.engines import detect
+from ooodist.engines import detect, kinds
 from ooodist.engines.base import Engine
+from ooodist.engines.heartbeat import heartbeat_seconds
 from ooodist.engines.rank_0 import on_rank_0
-from ooodist.engines.settings import BYTEPS_CREDIT, heartbeat_seconds
 from ooodist.errors import SharedError, UserError, brief
 from ooodist.job import causes
 from ooodist.job.operator_metrics import WriteMetrics
@@ -117,7 +117,7 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
     try:
         plan = _plan_of_file(config)
         stall = config.timeout or LEAST_SECONDS
-        name = config.engine if config.parallel is None else "mpi"
+        name = config.engine if config.parallel is None else kinds.for_pipelines().name
         wanted = _wanted_size(config)
         if config.parallel is not None:  # its error says how many to start, which init cannot know
             detect.choose(name, os.environ, wanted, config.parallel.ranks)
@@ -128,7 +128,7 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
             stall_seconds=stall,
             planned=config.order.is_a_plan,
             partition_bytes=plan.partition_bytes if plan else None,
-            pieces_in_flight=plan.credit if plan and plan.by_urgency else BYTEPS_CREDIT,
+            pieces_in_flight=(plan.credit or 0) if plan and plan.by_urgency else None,
         )
     except UserError as error:
         return refused(error)

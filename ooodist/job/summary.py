@@ -23,7 +23,7 @@ MOST_OFF = 0.25  # of a predicted step; steps that are off by more are warned of
 CSV_NAME = "history.csv"
 MODEL_NAME = "model.keras"
 TENSORBOARD_NAME = "tensorboard"
-SELECTION_NAME = "selection.png"  # of elastic training, as written by report/elastic_figure.py
+SELECTION_NAME = "selection.png"  # of elastic training, as written by elastic/figures.py
 
 
 def summary(

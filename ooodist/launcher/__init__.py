@@ -1,1 +1,1 @@
-"""Starts the processes of a job, here or on an emulated network, and ends them all."""
+"""Starts the processes of a job, here or on other hosts, and ends them all."""

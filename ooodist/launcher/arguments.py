@@ -8,23 +8,28 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ooodist.engines.settings import (
+from ooodist.engines.heartbeat import (
     DEFAULT_HEARTBEAT,
     HEARTBEAT,
     LEAST_HEARTBEAT,
     MOST_HEARTBEAT,
     heartbeat_seconds,
 )
+from ooodist.engines.kinds import kinds, launched_as
+from ooodist.engines.kinds.collective import Collective
 from ooodist.errors import UserError
 from ooodist.util.packages import check_tensorflow
 from ooodist.util.program import USER_ERROR_CODE, print_error
 
-ENGINES = ("collective", "horovod", "byteps", "local")
+
+def engines() -> list[str]:
+    """The engines that the launcher starts, and their names where ``mpirun`` does it."""
+    every = kinds().values()
+    ways = [way for kind in every for way in kind.by_mpirun]
+    return [*(kind.name for kind in every if kind.starter), *ways]
 
 
-def new_parser(
-    program: str, description: str, examples: str, more_engines: tuple[str, ...] = ()
-) -> argparse.ArgumentParser:
+def new_parser(program: str, description: str, examples: str) -> argparse.ArgumentParser:
     """Makes a parser with the options that all launchers share, for ``parse``."""
     parser = argparse.ArgumentParser(
         prog=program,
@@ -39,8 +44,8 @@ def new_parser(
     )
     parser.add_argument(
         "--engine",
-        choices=(*ENGINES, *more_engines),
-        default="collective",
+        choices=engines(),
+        default=Collective.name,
         help="the library that exchanges gradients (default: %(default)s, TensorFlow's own)",
     )
     parser.add_argument(
@@ -93,7 +98,7 @@ def parse(
         parser.error("the following arguments are required: -np (how many workers)")
     if options.heartbeat is not None:
         os.environ[HEARTBEAT] = f"{options.heartbeat:g}"
-    if options.servers and options.engine != "byteps":
+    if options.servers and not launched_as(options.engine).has_servers:
         parser.error(f"--servers is for --engine byteps; {options.engine} has no servers")
     return options, command
 

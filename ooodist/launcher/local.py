@@ -2,7 +2,7 @@
 
 Here, or on hosts that are reached over ssh. Each process has its place in a group of its own, and a
 cleaner ends what is left, however this launcher ends; on other hosts ``ssh/keeper.py`` and
-``ssh/runner.py`` do the same. How the processes of an engine meet is in ``environment.py``:
+``ssh/runner.py`` do the same. How the processes of an engine meet is in ``starters``:
 
 * collective: TF_CONFIG with the addresses of all workers.
 * horovod: Horovod's own assignment of ranks and its rendezvous server, as in ``horovodrun``, which
@@ -18,12 +18,15 @@ import sys
 import time
 from contextlib import ExitStack, closing
 
+from ooodist.engines.kinds import launched_as
+from ooodist.engines.kinds.mpi import Mpi
 from ooodist.errors import UserError
 from ooodist.launcher import environment, private_network, restarts
 from ooodist.launcher.arguments import (
     check_command,
     count,
     current_folder,
+    engines,
     log_folder,
     new_parser,
     parse,
@@ -85,11 +88,6 @@ examples:
   python -m ooodist.launch --engine mpi --hosts hosts.txt --dry-run -- python -m ooodist.train \\
       --config gpt.yaml --set 'parallel={pipeline: 4, microbatches: 8}'
 """
-OPEN_SERVER = (
-    "TensorFlow's server listens on all networks of this machine and asks for no password: whoever "
-    "reaches it can run programs as you. "
-)
-LISTENING = ("collective", *mpirun.ENGINES)  # on all networks, whatever they are told
 
 
 def main(arguments: list[str]) -> int:
@@ -117,7 +115,7 @@ class _Launch:
             check_command(command)
         self.output = Output(log_folder(options.log_dir))
         self._signals: Signals | None = None
-        if self._wanted is None and options.num_workers > 1 and options.engine in LISTENING:
+        if self._wanted is None and options.num_workers > 1 and _danger(options.engine):
             _close_network(self.output, options.engine, share=options.share_network)
 
     def run(self, restart: int) -> Ended:
@@ -169,8 +167,9 @@ class _Launch:
             self.output.say(f"without {message}")
         names = ", ".join(dict.fromkeys(host.name for host in places.workers))
         self.output.say(f"{counted(len(places.workers), 'worker')} on {names}")
-        if options.engine == "collective" and not is_restart:
-            self.output.say(f"{OPEN_SERVER}Use a network that others cannot reach")
+        danger = launched_as(options.engine).danger
+        if danger and not is_restart:
+            self.output.say(f"{danger}. Use a network that others cannot reach")
         return places
 
     def _processes(
@@ -180,7 +179,7 @@ class _Launch:
         if restart:
             wanted = options.num_workers if self._wanted is None else self._wanted.number
             command = restarts.resuming(command, None if len(workers) == wanted else len(workers))
-        if options.engine in mpirun.ENGINES:
+        if mpirun.starts(options.engine):
             folder = cleaner.new_folder()
             return [mpirun.process(options.engine, command, workers, self._way, folder)]
         return environment.processes(options.engine, command, places, cleaner, resources)
@@ -195,9 +194,11 @@ def _wanted(options: argparse.Namespace) -> Wanted | None:
         number = options.num_workers or count_slots(hosts)
         options.num_workers = count_slots(first_workers(hosts, number))
         return None
-    if options.engine == "local":
-        raise UserError("--engine local is one process; leave out --hosts, or take another engine")
-    if options.engine in mpirun.ENGINES and any("@" in host.name for host in hosts):
+    if launched_as(options.engine).is_alone:
+        raise UserError(
+            f"--engine {options.engine} is one process; leave out --hosts, or take another engine"
+        )
+    if mpirun.starts(options.engine) and any("@" in host.name for host in hosts):
         raise UserError(
             f"--hosts {options.hosts}: mpirun takes no user@host; name the user in ~/.ssh/config"
         )
@@ -219,15 +220,15 @@ def _number(servers: str | None) -> int | None:
 
 def _close_network(output: Output, engine: str, *, share: bool) -> None:
     """Moves the job into a network of its own, and says what follows from that or its absence."""
-    danger = OPEN_SERVER if engine == "collective" else "mpirun listens on all networks. "
+    danger = _danger(engine)
     if share:
-        output.say(f"{danger}That is what --share-network asks for")
+        output.say(f"{danger}. That is what --share-network asks for")
         return
     try:
         private_network.enter()
     except OSError as error:
         output.say(
-            f"{danger}This system allows no network of the job's own ({error.strerror}). Take "
+            f"{danger}. This system allows no network of the job's own ({error.strerror}). Take "
             "--engine horovod or byteps, which listen on loopback alone, or keep others out by a "
             "firewall"
         )
@@ -236,6 +237,11 @@ def _close_network(output: Output, engine: str, *, share: bool) -> None:
             "the workers have a network of their own, without the internet (--share-network, or "
             "another engine: with it)"
         )
+
+
+def _danger(engine: str) -> str:
+    """What others can do who reach its ports, as it listens on all networks; "": it does not."""
+    return Mpi.danger if mpirun.starts(engine) else launched_as(engine).danger
 
 
 def _split_cores(num_workers: int) -> list[tuple[int, ...]]:
@@ -249,7 +255,7 @@ def _split_cores(num_workers: int) -> list[tuple[int, ...]]:
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = new_parser("python -m ooodist.launch", DESCRIPTION, EXAMPLES, tuple(mpirun.ENGINES))
+    parser = new_parser("python -m ooodist.launch", DESCRIPTION, EXAMPLES)
     _add_places(parser)
     parser.add_argument(
         "--restarts",
@@ -273,21 +279,21 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         help="make all checks, print the commands with the variables that are set, start nothing",
     )
     options, command = parse(parser, arguments)
-    if options.share_network and options.engine not in LISTENING:
+    if options.share_network and not _danger(options.engine):
+        listening = ", ".join(engine for engine in engines() if _danger(engine))
         parser.error(
-            f"--share-network is for --engine {', '.join(LISTENING)}; {options.engine} always "
-            "shares it"
+            f"--share-network is for --engine {listening}; {options.engine} always shares it"
         )
     for name, value in (("--bind", options.bind), ("--share-network", options.share_network)):
         if value and options.hosts is not None:
             parser.error(f"{name} is for one machine; leave it out with --hosts")
-    if options.bind and options.engine in mpirun.ENGINES:
+    if options.bind and mpirun.starts(options.engine):
         parser.error(f"--bind: with --engine {options.engine}, mpirun places the workers")
     if options.servers and options.hosts is None and not _number(options.servers):
         parser.error(f"--servers {options.servers} is not a number; hosts need --hosts as well")
     if options.min_workers and not (options.hosts and options.restarts):
         parser.error("--min-workers is for restarts on several hosts: give --hosts and --restarts")
-    if options.min_workers and options.engine == "mpi":
+    if options.min_workers and launched_as(options.engine).runs_pipelines:
         parser.error("--min-workers: the stages of a pipeline need all workers; leave it out")
     return options, command
 

@@ -16,7 +16,6 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from ooodist.compat.keras_deferred import standing_in
-from ooodist.config.sections import ParallelConfig
 from ooodist.engines.base import Engine
 from ooodist.engines.devices import seconds_of
 from ooodist.engines.mpi_messages import wait
@@ -36,7 +35,7 @@ from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.batch_metrics import BatchMetrics
 from ooodist.pipeline.runtime.boundary import TensorBoundary, is_direct
 from ooodist.pipeline.runtime.gradients import Gradients
-from ooodist.pipeline.runtime.runtime import Ran, Runtime
+from ooodist.pipeline.runtime.runtime import Runtime
 from ooodist.pipeline.runtime.sharding import NewWeights, replicas_that_update
 from ooodist.pipeline.runtime.transport import Transport
 from ooodist.pipeline.runtime.update import Update
@@ -46,6 +45,8 @@ from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, shown_stage
 from ooodist.planner.pipeline.plan import PipelinePlan
 from ooodist.planner.pipeline.search import auto, best_known
 from ooodist.planner.pipeline.search import split as split_backward
+from ooodist.planner.pipeline.simulate import MeasuredRun
+from ooodist.settings.sections import ParallelConfig
 from ooodist.step.optimizer import without_scaling
 from ooodist.util.patience import Patience
 
@@ -237,12 +238,12 @@ class Assembly:
         )
         return PipelineCosts(costs, self.plan.costs.memory_limit, self.update.needs_all)
 
-    def _steps(self, begin: Callable[[], None]) -> list[Ran]:
+    def _steps(self, begin: Callable[[], None]) -> list[MeasuredRun]:
         """Returns this rank's actions in some steps of the schedule with I and W separate."""
         runtime = self._runtime_of(self.plan, is_measured=True)
         begin()
         runtime.step()  # libraries tune themselves in the first one
-        ran: list[Ran] = []
+        ran: list[MeasuredRun] = []
         began = time.perf_counter()
         for number in range(MEASURED_STEPS):
             if number and self._most(time.perf_counter() - began) > MOST_SECONDS:
@@ -259,7 +260,7 @@ class Assembly:
 
     def step(
         self, batch: Any, after_forward: Callable[[float], None] = lambda loss: None
-    ) -> list[Ran]:
+    ) -> list[MeasuredRun]:
         """Trains on a batch.
 
         Args:
@@ -287,7 +288,9 @@ class Assembly:
         self.update(self.gradients.sums())
         self.gradients.clear()
 
-    def _run(self, batch: Any, after_forward: Callable[[], None] = lambda: None) -> list[Ran]:
+    def _run(
+        self, batch: Any, after_forward: Callable[[], None] = lambda: None
+    ) -> list[MeasuredRun]:
         if self.reads_data:
             needed = {place for places in self.reads.values() for place in places}
             parts = self.splitter.split(batch, needed, targets=self.has_loss)

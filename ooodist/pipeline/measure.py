@@ -26,11 +26,11 @@ from ooodist.planner.pipeline.actions import (
     WEIGHT_GRADIENT,
 )
 from ooodist.planner.pipeline.costs import RECEIVES_AHEAD, StageCost
+from ooodist.planner.pipeline.simulate import MeasuredRun
 from ooodist.profiler.state import preserved
 
 if TYPE_CHECKING:  # they import MPI, which measuring layers does not need
     from ooodist.pipeline.runtime.gradients import Gradients
-    from ooodist.pipeline.runtime.runtime import Ran
     from ooodist.pipeline.runtime.update import Update
     from ooodist.pipeline.runtime.work import StageWork
 
@@ -50,7 +50,7 @@ def measure_stages(
     splitter: BatchSplitter,
     update: Update,
     gradients: Gradients,
-    steps: Callable[[Callable[[], None]], list[Ran]],
+    steps: Callable[[Callable[[], None]], list[MeasuredRun]],
     unfilled: Collection[int] = (),
 ) -> dict[int, StageCost]:
     """Returns the costs of this rank's stages, by number, without the links.
@@ -190,11 +190,11 @@ class Noted:
     """
 
     def __init__(self) -> None:
-        self.ran: list[Ran] = []
+        self.ran: list[MeasuredRun] = []
         self.updates: list[float] = []
         self._is_first = True
 
-    def note(self, ran: Sequence[Ran], update_seconds: float) -> None:
+    def note(self, ran: Sequence[MeasuredRun], update_seconds: float) -> None:
         """Adds the actions of a step, and the seconds of its end."""
         if not self._is_first:
             self.ran += ran
@@ -202,7 +202,7 @@ class Noted:
         self._is_first = False
 
 
-def seconds_by_kind(ran: Sequence[Ran]) -> dict[tuple[int, str], float]:
+def seconds_by_kind(ran: Sequence[MeasuredRun]) -> dict[tuple[int, str], float]:
     """Returns median seconds of each stage's F, I and W, with the transfers that belong to them."""
     found: dict[tuple[int, str], list[float]] = {}
     for each in ran:

@@ -13,7 +13,6 @@ from typing import Any
 
 import keras
 
-from ooodist.config.sections import ParallelConfig
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.pipeline.layers.in_parts import is_small, measure_in_parts, measure_small
@@ -36,6 +35,7 @@ from ooodist.planner.pipeline.plan import (
     reschedule,
 )
 from ooodist.planner.pipeline.search import auto, best_known
+from ooodist.settings.sections import ParallelConfig
 from ooodist.step.all_ranks.objects import text_of_rank
 from ooodist.util import yaml_dataclass
 

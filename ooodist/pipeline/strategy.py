@@ -19,7 +19,6 @@ from mpi4py import MPI
 from ooodist.checkpoint.together import spread
 from ooodist.compat.keras_deferred import standing_in
 from ooodist.compat.keras_model import build_with
-from ooodist.config.sections import ParallelConfig, PlanningConfig
 from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
 from ooodist.pipeline.alike import computes_alike, stages_together
@@ -33,10 +32,11 @@ from ooodist.pipeline.ownership import average_statistics, check_copies
 from ooodist.pipeline.planning import write_schedule
 from ooodist.pipeline.ranks import make_ranks
 from ooodist.pipeline.runtime.record import Record
-from ooodist.pipeline.runtime.runtime import Ran
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan
+from ooodist.planner.pipeline.simulate import MeasuredRun
+from ooodist.settings.sections import ParallelConfig, PlanningConfig
 from ooodist.step.finiteness.skipping import OnNan, changed_by_forward
 from ooodist.step.launch import Batch, Run
 from ooodist.step.optimizer import without_scaling
@@ -105,7 +105,7 @@ class Pipeline(Strategy):
         self._record_world = self.ranks.world.Dup()  # one for all plans, as none is ever freed
         self.holding = Holding(model, engine, self.ranks)
         self.assembly: Assembly | None = None
-        self.ran: list[Ran] = []
+        self.ran: list[MeasuredRun] = []
         self._patience = Patience(timeout, expected=LEAST_SECONDS)  # they are traced
         self._planning = planning
         self._swaps_schedules = swaps_schedules

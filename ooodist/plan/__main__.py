@@ -13,16 +13,15 @@ from pathlib import Path
 
 from ooodist.config import job as job_file
 from ooodist.config.job import Config
-from ooodist.config.sections import PlanningConfig
 from ooodist.engines import detect
-from ooodist.engines.settings import planned_credits
+from ooodist.engines.kinds import find
+from ooodist.engines.kinds.local import Local
 from ooodist.errors import UserError
 from ooodist.plan import pipelines as plan_pipeline
 from ooodist.plan.options import (
     DEFAULT_ENGINE,
     DEFAULT_LATENCY,
     DEFAULT_OUTPUT,
-    DESCRIBED_ENGINES,
     FOLDER_NAME,
     parse,
     parse_memory,
@@ -32,6 +31,7 @@ from ooodist.planner.cluster import describe_network, parse_bandwidth, parse_lat
 from ooodist.planner.costs import StepCosts
 from ooodist.planner.data_parallel.search import Limits, in_wire
 from ooodist.report.data_parallel.plan_table import Cluster, Subject
+from ooodist.settings.sections import PlanningConfig
 from ooodist.util import program, yaml_dataclass
 from ooodist.util.program import refused
 
@@ -128,7 +128,7 @@ def _as_trained(limits: Limits, described: Sequence[Cluster]) -> Limits:
     """Returns the limits with the credits that training on the described clusters could use."""
     if not described or described[0].network.by_urgency:  # the engine starts with the plan's credit
         return limits
-    return replace(limits, credits=planned_credits(described[0].network.engine))
+    return replace(limits, credits=find(described[0].network.engine).credits)
 
 
 def _config(options: argparse.Namespace) -> Config:
@@ -149,7 +149,7 @@ def _config_to_measure(config: Config, *, is_described: bool) -> Config:
     """
     if not is_described:
         name, reason = detect.choose(config.engine, os.environ, config.workers)
-        if name == "local":
+        if find(name).is_alone:
             raise UserError(
                 f"there is nothing to plan for one worker (engine local: {reason}); start the "
                 "workers with a launcher, as python -m ooodist.launch -np 2 --engine horovod -- "
@@ -158,13 +158,13 @@ def _config_to_measure(config: Config, *, is_described: bool) -> Config:
             )
         return config
     name, reason = detect.detect(os.environ)
-    if name != "local":
+    if not find(name).is_alone:
         raise UserError(
             f"--workers describes a cluster, but this process was started for engine {name} "
             f"({reason}); leave --workers and --bandwidth out to plan for the workers that were "
             "started, or start it with plain python"
         )
-    return replace(config, engine="local", workers=None)
+    return replace(config, engine=Local.name, workers=None)
 
 
 def _described_clusters(options: argparse.Namespace, engine: str) -> list[Cluster]:
@@ -197,7 +197,7 @@ def _described_clusters(options: argparse.Namespace, engine: str) -> list[Cluste
             "several devices have links inside, as --devices 8 --inside 1600Gbit"
         )
     inside = parse_bandwidth(options.inside, "--inside") if options.inside else None
-    chosen = options.engine or (engine if engine in DESCRIBED_ENGINES else DEFAULT_ENGINE)
+    chosen = options.engine or (engine if find(engine).sums else DEFAULT_ENGINE)
     latency = options.latency or DEFAULT_LATENCY
     latency_seconds = parse_latency(latency, "--latency")
     servers = None

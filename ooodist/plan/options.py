@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from ooodist.engines.kinds import kinds
+from ooodist.engines.kinds.horovod import Horovod
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.plan import AUTO, NAMES
 from ooodist.util import quantity
@@ -65,8 +67,7 @@ exit code: 0 when the plans are written, 2 for what you can put right, 1 for any
 """
 
 ALL = "all"
-DESCRIBED_ENGINES = ("horovod", "byteps", "collective")
-DEFAULT_ENGINE = "horovod"  # for a described cluster
+DEFAULT_ENGINE = Horovod.name  # for a described cluster
 DEFAULT_LATENCY = "50us"  # for described links: two hosts and a switch between them
 DEFAULT_OUTPUT = "runs/plan"  # if there is no job with an output folder
 FOLDER_NAME = "plan"  # within the job's output folder
@@ -123,7 +124,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--inside", metavar="RATE", help="rate of a device's link to the others of its host")
     add(
         "--engine",
-        choices=DESCRIBED_ENGINES,
+        choices=[name for name, kind in kinds().items() if kind.sums],
         help="by default as the job says; else as the process was launched, or for a described "
         f"cluster {DEFAULT_ENGINE}",
     )

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ooodist.config.job import Config
-from ooodist.config.sections import ParallelConfig
 from ooodist.engines import detect
+from ooodist.engines.kinds import find
+from ooodist.engines.kinds.local import Local
 from ooodist.errors import UserError
 from ooodist.plan.hosts import described_hosts
 from ooodist.plan.options import (
@@ -34,6 +35,7 @@ from ooodist.planner.pipeline.layer_costs import (
 from ooodist.planner.pipeline.plan import AUTO, NAMES
 from ooodist.report.pipeline.outcomes import PipelineSubject, Setting
 from ooodist.report.still_running import still_running
+from ooodist.settings.sections import ParallelConfig
 from ooodist.util import strict_yaml, yaml_dataclass
 from ooodist.util.program import refuse_given
 
@@ -134,13 +136,15 @@ def plan_job(options: argparse.Namespace, config: Config) -> int:
     described = _described(options, empty, parallel.memory_bytes)
     hosts = described_hosts(options, described.link)
     engine, reason = detect.detect(os.environ)
-    if engine != "local":
+    if not find(engine).is_alone:
         raise UserError(
             f"a pipeline is planned in one process, but this one was started for engine {engine} "
             f"({reason}); start it with plain python"
         )
     output = Path(options.output or Path(config.output) / FOLDER_NAME)
-    alone = replace(config, engine="local", workers=None, parallel=None, batch=size or config.batch)
+    alone = replace(
+        config, engine=Local.name, workers=None, parallel=None, batch=size or config.batch
+    )
     code, name, measured = _measure(alone, parallel.split, [1] if size else numbers, output)
     if code:
         return code

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
-from ooodist.config.sections import ParallelConfig
 from ooodist.errors import UserError
 from ooodist.plan.hosts import number_of_devices
 from ooodist.plan.options import whole_number
 from ooodist.planner.pipeline.plan import chunks_of_split
 from ooodist.planner.placement.division import ways_to_divide
 from ooodist.report.pipeline.outcomes import Setting
+from ooodist.settings.sections import ParallelConfig
 
 logger = logging.getLogger("ooodist")
 

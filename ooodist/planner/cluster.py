@@ -30,13 +30,10 @@ DNN training in heterogeneous GPU/CPU clusters", OSDI 2020 (BytePS; several devi
 
 from __future__ import annotations
 
+from ooodist.engines.kinds import Kind, find
 from ooodist.errors import UserError
 from ooodist.planner.costs import Network
 from ooodist.util import quantity
-
-ENGINES = ("local", "collective", "horovod", "byteps")
-PUSH_AND_PULL_TRIPS = 4  # gradient, acknowledgment, request for the sum, sum
-AGREEMENT_TRIPS = 2  # between Horovod's workers and their coordinator
 
 
 def describe_network(
@@ -65,25 +62,25 @@ def describe_network(
     Raises:
         UserError: the arguments contradict each other, or are out of range.
     """
-    _check(engine, workers, bandwidth, latency, servers)
+    kind = find(engine)
+    _check(kind, workers, bandwidth, latency, servers)
     _check_devices(workers, devices, inside)
     if workers == 1:
-        return Network(engine, 1, by_urgency=engine == "byteps")
+        return Network(engine, 1, by_urgency=kind.sends_by_urgency)
     hosts = workers // devices
     seconds_per_byte = 8.0 / bandwidth  # on the wire
     pull_seconds_per_byte = 0.0
+    trips = kind.trips(hosts, servers)
     if servers is None:
-        trips = PUSH_AND_PULL_TRIPS if engine == "byteps" and hosts > 1 else 2 * (hosts - 1)
         seconds_per_byte *= _share_sent(hosts)
     else:
-        trips = PUSH_AND_PULL_TRIPS
         seconds_per_byte *= max(1.0, hosts / servers)
         pull_seconds_per_byte = seconds_per_byte
     if inside is not None:
         seconds_per_byte += _share_sent(devices) * 8.0 / inside
     hidden, fixed = trips * latency, 0.0
-    if engine == "horovod" and hosts > 1:
-        hidden, fixed = AGREEMENT_TRIPS * latency, hidden
+    if kind.agreement_trips is not None and hosts > 1:
+        hidden, fixed = kind.agreement_trips * latency, hidden
     return Network(
         engine,
         workers,
@@ -91,7 +88,7 @@ def describe_network(
         fixed=fixed,
         seconds_per_byte=seconds_per_byte,
         pull_seconds_per_byte=pull_seconds_per_byte,
-        by_urgency=engine == "byteps",
+        by_urgency=kind.sends_by_urgency,
     )
 
 
@@ -126,12 +123,11 @@ def _share_sent(workers: int) -> float:
     return 2 * (workers - 1) / workers
 
 
-def _check(
-    engine: str, workers: int, bandwidth: float, latency: float, servers: int | None
-) -> None:
-    if engine not in ENGINES:
-        raise UserError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
-    if workers < 1 or (engine == "local" and workers > 1):
+def _check(kind: Kind, workers: int, bandwidth: float, latency: float, servers: int | None) -> None:
+    engine = kind.name
+    if kind.runs_pipelines:
+        raise UserError(f"engine is {engine}, which sums no gradients; take another one")
+    if workers < 1 or (kind.is_alone and workers > 1):
         raise UserError(
             f"workers is {workers} with engine {engine}; it must be at least 1, and 1 with local"
         )
@@ -139,7 +135,7 @@ def _check(
         raise UserError(f"bandwidth is {bandwidth:g} bits a second; it must be more than 0")
     if not latency >= 0:
         raise UserError(f"latency is {latency:g} s; it must be at least 0")
-    if servers is not None and engine != "byteps":
+    if servers is not None and not kind.has_servers:
         raise UserError(f"servers is {servers}, but engine {engine} has none; leave servers out")
     if servers is not None and servers < 1:
         raise UserError(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ooodist.engines.kinds import find
 from ooodist.planner.costs import Network, StepCosts, WeightCost
 
 KIND = (
@@ -46,9 +47,9 @@ def with_rows(costs: StepCosts, network: Network) -> StepCosts:
 
     Args:
         costs: those of dense exchanges.
-        network: its engine and number of workers count. BytePS has no all-gather.
+        network: its engine, which may have no all-gather, and number of workers count.
     """
-    if network.engine == "byteps":
+    if not find(network.engine).gathers:
         return costs
     return replace(
         costs,

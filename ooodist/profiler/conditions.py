@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import ooodist
 from ooodist.engines.base import Engine
+from ooodist.engines.kinds import find
 from ooodist.profiler.step import StepToMeasure
 from ooodist.util import yaml_dataclass
 from ooodist.util.digest import hex_digest
@@ -126,5 +127,5 @@ def versions() -> dict[str, str]:
 
 
 def _versions_with(engine: str) -> dict[str, str]:
-    is_package = engine in ("horovod", "byteps")  # the others are part of TensorFlow
-    return versions() | ({engine: version(engine)} if is_package else {})
+    package = find(engine).package
+    return versions() | ({} if package is None else {package: version(package)})

@@ -12,7 +12,6 @@ from functools import partial
 import numpy as np
 
 from ooodist.engines.base import Engine
-from ooodist.engines.settings import planned_credits
 from ooodist.planner.costs import Network
 from ooodist.profiler.exchange_timing import MOST_TRACED, ExchangeTimer
 from ooodist.profiler.fit import Beside, Timed, fit_cpu, fit_lanes
@@ -23,7 +22,6 @@ logger = logging.getLogger("ooodist")
 TINY_BYTES = 1 << 8
 FIRST_BYTES = 1 << 17  # for a first estimate of the bandwidth
 LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 22  # bounds of the largest exchanges
-BYTEPS_PARTITION_BYTES = 4096000  # BytePS's default
 LARGEST_SECONDS = 0.15  # one of the largest exchanges takes at most about this long
 RUN_SECONDS = 0.04  # the exchanges of one measurement take about this long
 REPEATS = 5
@@ -58,7 +56,7 @@ def measure_network(
     Returns:
         the costs on the slowest rank, the same on all ranks; zero costs if there is one rank.
     """
-    by_urgency = engine.name == "byteps"
+    by_urgency = engine.kind.sends_by_urgency
     if engine.size == 1:
         return Network(engine.name, 1, by_urgency=by_urgency)
     timer = ExchangeTimer(engine, _credit_of_plans(engine) if for_plans else engine.max_credit)
@@ -120,9 +118,9 @@ def still_holds(engine: Engine, network: Network) -> bool:
 
 def _credit_of_plans(engine: Engine) -> int | None:
     """Returns how many exchanges of a plan are in the engine at a time; None: any number."""
-    if engine.name == "byteps":  # it gets all exchanges and picks among them
+    if engine.kind.sends_by_urgency:  # it gets all exchanges and picks among them
         return None
-    return max(planned_credits(engine.name, engine.max_credit))
+    return max(engine.credits)
 
 
 def _largest_bytes(engine: Engine, timer: ExchangeTimer) -> int:
@@ -135,8 +133,8 @@ def _largest_bytes(engine: Engine, timer: ExchangeTimer) -> int:
 def _fitting_bytes(engine: Engine, bytes_per_second: float) -> int:
     """Returns the bytes, a power of two, of an exchange that takes about LARGEST_SECONDS."""
     most = min(MOST_BYTES, max(LEAST_BYTES, LARGEST_SECONDS * bytes_per_second))
-    if engine.name == "byteps":  # it splits larger tensors into pieces, each its own exchange
-        most = min(most, int(os.environ.get("BYTEPS_PARTITION_BYTES", BYTEPS_PARTITION_BYTES)))
+    if engine.partition_bytes is not None:  # of larger ones, each piece is its own exchange
+        most = min(most, engine.partition_bytes)
     return 1 << int(np.log2(most))
 
 
@@ -148,7 +146,7 @@ def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float 
     one = _slowest(engine, timer.one_by_one, num_bytes, 2) / 2
     # BytePS may have a few all on one server, and a server beside a worker answers while its
     # host's link has nothing to send yet: that lasts only as long as the first ones.
-    least = MOST_AT_A_TIME if engine.name == "byteps" else LEAST_AT_A_TIME
+    least = MOST_AT_A_TIME if engine.kind.has_servers else LEAST_AT_A_TIME
     count = max(least, min(MOST_AT_A_TIME, round(RUN_SECONDS / one)))
     # Beside a computation, as in training: on a busy core, threads of a library wait their turn.
     products = 0 if product is None else 1 + round(OUTLASTING * count * one / product)

@@ -198,10 +198,6 @@ class Launch:
                 leaving = carried if step == steps - 1 else None
                 with scaling_parts(self.model, len(part)) as are_parts:
                     logs = self._update(step, part, 1 if are_parts else len(part), leaving)
-            if self._watch is not None and self._watch.is_wanted and not self._sees_gradients:
-                weights = self.model.trainable_variables
-                values = [weight.value for weight in weights]
-                self._sums.add(step, variable_names(weights), values)
             self._checked[len(batches)] = self._sums.checked
             logs, codes = self._of_all_ranks(logs, self._sums.code(), notices)
             return logs, codes, None if carried is None else carried.left()

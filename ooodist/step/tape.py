@@ -156,7 +156,7 @@ def _shared_exchange(credit: int | None, bucket_bytes: int) -> GradientExchange:
             engine,
             credit=credit,
             bucket_bytes=bucket_bytes,
-            sum_rows=engine.name != "local",  # alone, the numbers are those of the plain tape
+            sum_rows=not engine.kind.is_alone,  # alone, the numbers are those of the plain tape
             rows=RowGradients(engine, "a tape does not know the shapes of all batches"),
         )
     return _exchanges[key]

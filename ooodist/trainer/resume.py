@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -22,10 +23,10 @@ from ooodist.checkpoint.copies import Copies
 from ooodist.checkpoint.parts import Parts
 from ooodist.checkpoint.state import State, check_fits, place_text
 from ooodist.compat.keras_deferred import has_value
-from ooodist.config.job import Config
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.profiler.conditions import versions
+from ooodist.settings.sections import CheckpointConfig
 from ooodist.step import replicas
 from ooodist.step.optimizer import state_prefix, without_scaling
 from ooodist.step.sending.wire import ErrorFeedback
@@ -49,7 +50,7 @@ class Source:
     state: State
 
 
-def find(config: Config, folder: Path) -> Source | None:
+def find(checkpoint: CheckpointConfig, folder: Path) -> Source | None:
     """Finds the checkpoint that the job asks for; None if it asks for none. Called on rank 0.
 
     One that is elsewhere, in copies, is copied into the output folder.
@@ -57,10 +58,10 @@ def find(config: Config, folder: Path) -> Source | None:
     Raises UserError if it is missing or damaged, or if later checkpoints in the output folder would
     be overwritten, or copies of an earlier run.
     """
-    resume = config.checkpoint.resume
-    copies = None if config.checkpoint.copy_to is None else Copies(config.checkpoint.copy_to)
+    resume = checkpoint.resume
+    copies = None if checkpoint.copy_to is None else Copies(checkpoint.copy_to)
     has_copies = copies is not None and bool(copies.checkpoints())
-    if config.checkpoint.restart:
+    if checkpoint.restart:
         if folders.checkpoints(folder) or has_copies:
             resume = True
         else:
@@ -83,8 +84,8 @@ def find(config: Config, folder: Path) -> Source | None:
             )
         if has_copies:
             raise UserError(
-                f"checkpoint.copy_to is {config.checkpoint.copy_to}, which has checkpoints of an "
-                "earlier run; go on with it (--resume), give another address, or delete them"
+                f"checkpoint.copy_to is {checkpoint.copy_to}, which has checkpoints of an earlier "
+                "run; go on with it (--resume), give another address, or delete them"
             )
         return None
     later = [place for place, _ in folders.checkpoints(folder) if place > state.place]
@@ -109,14 +110,25 @@ def share(engine: Engine, source: Source | None) -> Source | None:
     return Source(Path(file), yaml_dataclass.read(State, state))
 
 
-def with_samples_kept(config: Config, source: Source | None, size: int) -> Config:
-    """Returns the job of a restart with as many samples a step as before, on all workers together.
+def batch_after_restart(
+    source: Source | None, checkpoint: CheckpointConfig, batch: int, size: int
+) -> int:
+    """Keeps the samples per step of all workers together, if a job is started again.
 
     So steps, and a learning rate that depends on them, mean the same with another number of
     workers. If that does not divide the samples, a step has a few more or less.
+
+    Args:
+        source: the checkpoint to resume from.
+        checkpoint: says whether this is a restart.
+        batch: samples per worker and step that the job asks for.
+        size: number of workers.
+
+    Returns:
+        samples per worker and step.
     """
-    if source is None or not config.checkpoint.restart or source.state.size == size:
-        return config
+    if source is None or not checkpoint.restart or source.state.size == size:
+        return batch
     before = source.state.size * source.state.batch
     batch = max(1, round(before / size))
     logger.warning(
@@ -124,10 +136,10 @@ def with_samples_kept(config: Config, source: Source | None, size: int) -> Confi
         "%d)",
         *(size, source.state.size, batch, source.state.batch, size * batch, before),
     )
-    return replace(config, batch=batch)
+    return batch
 
 
-def start_step(source: Source | None, config: Config, size: int) -> int:
+def start_step(source: Source | None, checkpoint: CheckpointConfig, batch: int, size: int) -> int:
     """Returns the step of the sample stream at which the run begins.
 
     Raises UserError if the number of workers differs and the job does not allow that.
@@ -135,7 +147,7 @@ def start_step(source: Source | None, config: Config, size: int) -> int:
     if source is None:
         return 0
     state = source.state
-    may_differ = config.checkpoint.new_world_size or config.checkpoint.restart
+    may_differ = checkpoint.new_world_size or checkpoint.restart
     if state.size != size and not may_differ:
         raise UserError(
             f"checkpoint {source.file} is of {state.size} workers, this job has {size}; start "
@@ -143,21 +155,23 @@ def start_step(source: Source | None, config: Config, size: int) -> int:
             "(random numbers, as of dropout, will then not be those of the uninterrupted run)"
         )
     samples = state.step * state.size * state.batch
-    return -(-samples // (size * config.batch))
+    return -(-samples // (size * batch))
 
 
-def batches_done(source: Source | None, config: Config, size: int, steps_per_epoch: int) -> int:
-    """Returns how many batches of the first epoch were trained on before, in whole updates."""
+def batches_done(
+    source: Source | None, *, batch: int, accumulate: int, size: int, steps_per_epoch: int
+) -> int:
+    """Counts the batches of the first epoch that were trained on before, in whole updates."""
     if source is None or source.state.within is None:
         return 0
     state = source.state
     samples = state.place[1] * state.size * state.batch
-    updates = -(-samples // (size * config.batch * config.accumulate))
-    return min(updates * config.accumulate, steps_per_epoch - config.accumulate)
+    updates = -(-samples // (size * batch * accumulate))
+    return min(updates * accumulate, steps_per_epoch - accumulate)
 
 
-def warn_of_changes(source: Source, config: Config, size: int) -> None:
-    """Logs in what this job differs from that of the checkpoint."""
+def warn_of_changes(source: Source, config: Mapping[str, Any], size: int) -> None:
+    """Logs in what this job differs from that of the checkpoint; ``config``: all of its keys."""
     state = source.state
     if state.size != size:
         logger.warning(
@@ -165,17 +179,16 @@ def warn_of_changes(source: Source, config: Config, size: int) -> None:
             size,
             state.size,
         )
-    current = yaml_dataclass.plain(config)
-    before, now = state.size * state.config["batch"], size * config.batch
-    if before != now and config.data.name in _READ_IN_LANES:
+    before, now = state.size * state.config["batch"], size * config["batch"]
+    if before != now and config["data"]["name"] in _READ_IN_LANES:
         logger.warning(
             "resuming with %d samples a step instead of %d: data %s comes in another order; in "
             "the first epoch some samples come again and others not",
             now,
             before,
-            config.data.name,
+            config["data"]["name"],
         )
-    for key, before, now in yaml_dataclass.differences(state.config, current):
+    for key, before, now in yaml_dataclass.differences(state.config, config):
         if key.split(".")[0] not in _FREE_KEYS:
             logger.warning("resuming with %s: %s instead of %s", key, now, before)
     for package, version in versions().items():

@@ -66,7 +66,7 @@ def _take_share(usable: set[int], local_rank: int, local_size: int) -> None:
         for thread in threads():  # libraries have started some already
             with contextlib.suppress(ProcessLookupError):  # it has ended in the meantime
                 os.sched_setaffinity(thread, own)
-        if share == 1:  # a second thread starts the exchanges: see engines/settings.py
+        if share == 1:  # a second thread starts the exchanges: see engines/kinds/kind.py
             os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
         has = f"core(s) {', '.join(map(str, own))}"
     logger.info(

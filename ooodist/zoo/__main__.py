@@ -218,11 +218,12 @@ def _build(file: Path) -> keras.Model:
     config = job_file.load(file)
     import keras
 
-    from ooodist import data, models
+    from ooodist import models
+    from ooodist.data import kinds
 
     keras.config.set_dtype_policy(config.precision)
     return models.build(
-        config.model, data.load(config.data, batch=config.batch, rank=0, size=1, seed=config.seed)
+        config.model, kinds.load(config.data, batch=config.batch, rank=0, size=1, seed=config.seed)
     )
 
 

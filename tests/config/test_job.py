@@ -15,11 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.config import job
-from ooodist.config.elastic import ElasticConfig
 from ooodist.config.job import Config
 from ooodist.config.named_arguments import NamedArguments
-from ooodist.config.sections import EarlyStoppingConfig, OrderConfig, ParallelConfig, PlanningConfig
 from ooodist.errors import UserError
+from ooodist.settings.elastic import ElasticConfig
+from ooodist.settings.sections import (
+    EarlyStoppingConfig,
+    OrderConfig,
+    ParallelConfig,
+    PlanningConfig,
+)
 from tests.thorough import few
 
 EXAMPLE = """

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ooodist.data import Data, DataConfig, load
+from ooodist.config.data import DataConfig
+from ooodist.data.kinds import load
 from ooodist.data.reading import untuned
+from ooodist.data.result import Data
 
 SEED = 7
 

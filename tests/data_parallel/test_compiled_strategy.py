@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import ooodist
-from ooodist.config.sections import PlanningConfig
 from ooodist.errors import UserError
+from ooodist.settings.sections import PlanningConfig
 from ooodist.trainer.live import TIMED_CALLS, WARM_UP_CALLS
 from ooodist.trainer.trial import LAUNCHES
 

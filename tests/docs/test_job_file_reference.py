@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ooodist.config import sections
 from ooodist.config.job import Config
+from ooodist.settings import sections
 from tests.jobs import ROOT
 
 SPEC = importlib.util.spec_from_file_location(

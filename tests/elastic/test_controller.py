@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ooodist
-from ooodist.config.elastic import ElasticConfig
 from ooodist.data_parallel.strategy import DataParallel
 from ooodist.elastic.controller import Controller, Mask
 from ooodist.elastic.cost_model import OneWorker
@@ -26,6 +25,8 @@ from ooodist.elastic.selection.items import Item, Selectable
 from ooodist.elastic.step_meter import StepMeter
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
+from ooodist.settings.elastic import ElasticConfig
+from ooodist.transfer import provenance
 from tests.profiler.models import compiled, layers
 
 
@@ -78,7 +79,15 @@ def controller_of(
     config = ElasticConfig(**{"rho": 8.1 / FULL, "smoothing": 0.0, **settings})
     cost_model = OneWorker(choice or choice_of())
     measure = Importance(*(importance or (A,)))
-    return Controller(config, model(), LocalEngine(), cost_model, OptimizerState(model()), measure)
+    return Controller(
+        config,
+        model(),
+        LocalEngine(),
+        cost_model,
+        OptimizerState(model()),
+        measure,
+        provenance.not_copied(model()),
+    )
 
 
 def layers_of(controller: Controller) -> str:

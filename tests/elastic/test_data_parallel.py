@@ -12,12 +12,12 @@ import pytest
 import tensorflow as tf
 
 import ooodist
-from ooodist.config.sections import PlanningConfig
 from ooodist.data_parallel.strategy import DataParallel
 from ooodist.elastic.controller import Mask
 from ooodist.errors import UserError
 from ooodist.graph.digest import model_digest
 from ooodist.graph.ops import ancestors
+from ooodist.settings.sections import PlanningConfig
 from ooodist.step.optimizer import optimizer_state_of
 from tests.elastic.decisions import (
     CHANGING,

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ooodist
-from ooodist.config.sections import PlanningConfig
 from ooodist.elastic.importance import Probe, by_item, rank_correlation
 from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.selection.items import Item, Selectable
+from ooodist.settings.sections import PlanningConfig
 from tests.elastic.decisions import decided, everything
 from tests.profiler.models import BATCH, batch, compiled, dense_chain, layers, with_everything
 

@@ -23,8 +23,6 @@ engine = ooodist.init(planned=True)
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from ooodist.config.sections import PlanningConfig  # noqa: E402
-from ooodist.data_parallel.planning import Planned  # noqa: E402
 from ooodist.elastic import data_parallel  # noqa: E402
 from ooodist.elastic.controller import Mask  # noqa: E402
 from ooodist.elastic.data_parallel import SelectiveDataParallel  # noqa: E402
@@ -32,8 +30,9 @@ from ooodist.elastic.importance import Measured, Probe  # noqa: E402
 from ooodist.elastic.optimizer_state import OptimizerState  # noqa: E402
 from ooodist.engines.local import LocalEngine  # noqa: E402
 from ooodist.planner.costs import Network  # noqa: E402
-from ooodist.planner.data_parallel.plan import PlannedExchange  # noqa: E402
+from ooodist.planner.data_parallel.plan import PlannedExchange, PlanWithCosts  # noqa: E402
 from ooodist.profiler import storage  # noqa: E402
+from ooodist.settings.sections import PlanningConfig  # noqa: E402
 from ooodist.step.backward import OrderedBackward  # noqa: E402
 from ooodist.step.carried import CarriedUpdates, Carrying, Left  # noqa: E402
 from ooodist.step.exchange import GradientExchange  # noqa: E402
@@ -224,7 +223,7 @@ def planned_selections_carry_exchanges() -> None:
     left: list[int] = []
     plain_plan, plain_keep = data_parallel.planned_for, Carrying.keep
 
-    def carrying(*arguments: Any) -> Planned:
+    def carrying(*arguments: Any) -> PlanWithCosts:
         planned = plain_plan(*arguments)
         # Each by itself: what measured costs join may be all.
         names = dict.fromkeys(name for each in planned.plan.exchanges for name in each.weights)

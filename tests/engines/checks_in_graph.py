@@ -53,7 +53,7 @@ def check_dtypes_and_shapes(engine: Engine) -> None:
 
 def check_gathering(engine: Engine) -> None:
     """Bits arrive as they are, by rank, also if the sum is of the same name; constants, too."""
-    if not engine.gathers:
+    if not engine.kind.gathers:
         return
     bits = np.array(
         [1, 2**31 - 2, 2**31, 2**32 - 1, 0x7F800001], np.uint32

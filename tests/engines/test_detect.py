@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 from ooodist import engines
-from ooodist.engines.detect import check_size, choose, cluster, detect
+from ooodist.engines.detect import check_size, choose, detect
+from ooodist.engines.kinds.collective import cluster
 from ooodist.errors import UserError
 
 MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"}

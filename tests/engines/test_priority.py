@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ooodist.engines import priority
-from ooodist.engines.settings import NICENESS
+from ooodist.engines.kinds.kind import NICENESS
 from ooodist.errors import UserError
 from ooodist.util.cores import threads
 from tests.jobs import needs_built, run_job

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ooodist.config.elastic import ElasticConfig
 from ooodist.elastic.controller import Controller
 from ooodist.elastic.cost_model import OneWorker
 from ooodist.elastic.importance import Probe
 from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.selection.items import Selectable
 from ooodist.engines.local import LocalEngine
+from ooodist.settings.elastic import ElasticConfig
 from tests.elastic.selection.test_fixed import TRAINED, sample
 from tests.expr.scripts import load
 

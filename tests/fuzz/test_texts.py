@@ -11,9 +11,9 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
+from lab.shaping import parse_delay, parse_rate
 from ooodist.config import job as job_file
 from ooodist.errors import UserError
-from ooodist.launcher.shaping import parse_delay, parse_rate
 from ooodist.launcher.ssh.listed import read_hosts
 from ooodist.plan.options import parse_memory
 from ooodist.planner.cluster import parse_bandwidth, parse_latency

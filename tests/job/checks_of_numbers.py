@@ -11,9 +11,9 @@ import tensorflow as tf
 from tensorflow.python.framework import config
 
 import ooodist
-from ooodist.config.sections import PlanningConfig
 from ooodist.errors import UserError
 from ooodist.profiler.exchange_timing import ExchangeTimer
+from ooodist.settings.sections import PlanningConfig
 from ooodist.step import replicas
 from tests.job import embeddings
 from tests.job.trained import (

@@ -22,12 +22,12 @@ engine = ooodist.init(planned=True)
 import keras  # noqa: E402
 
 from ooodist import engines  # noqa: E402
-from ooodist.config.sections import PlanningConfig  # noqa: E402
 from ooodist.data_parallel import live_strategy, planning  # noqa: E402
 from ooodist.graph.ops import ancestors, producers  # noqa: E402
 from ooodist.planner.data_parallel import plan as plans  # noqa: E402
 from ooodist.planner.data_parallel.plan import Plan, carried_exchanges  # noqa: E402
 from ooodist.profiler import network as measuring  # noqa: E402
+from ooodist.settings.sections import PlanningConfig  # noqa: E402
 from ooodist.step.backward import TracedStep  # noqa: E402
 from ooodist.trainer import trial  # noqa: E402
 from tests.job import random_plans  # noqa: E402

@@ -15,13 +15,13 @@ from ooodist import models
 from ooodist.checkpoint import folder as folders
 from ooodist.checkpoint.parts import Parts
 from ooodist.config import job as job_file
-from ooodist.config.sections import ParallelConfig
-from ooodist.data import load
+from ooodist.data.kinds import load
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.job.division import check_devices, choose_replicas, divided, with_replicas
 from ooodist.pipeline.stages import calls_of
 from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
+from ooodist.settings.sections import ParallelConfig
 from ooodist.util import yaml_dataclass
 from tests.pipeline.jobs import run_python
 

@@ -16,7 +16,7 @@ import pytest
 from tests.fork_server import fast_python
 
 LAUNCH = Path(__file__).parents[2] / "launch"
-LOCAL, NETLAB = LAUNCH / "local.py", LAUNCH / "netlab.py"
+LOCAL = LAUNCH / "local.py"
 CLEAR_SECONDS = 10.0
 
 
@@ -139,16 +139,6 @@ def launchers(tmp_path: Path) -> Iterator[Launchers]:
     """``launch/local.py``, of which nothing may be left when the test has ended."""
     with launchers_of(LOCAL, tmp_path) as started:
         yield started
-
-
-@pytest.fixture
-def netlabs(tmp_path: Path) -> Iterator[Launchers]:
-    """``launch/netlab.py``, of which nothing may be left when the test has ended."""
-    needs_root()
-    with launchers_of(NETLAB, tmp_path) as started:
-        yield started
-        for launcher in started.started:
-            assert not networks_of(launcher.pid)
 
 
 def needs_root() -> None:

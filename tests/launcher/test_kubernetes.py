@@ -9,7 +9,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from ooodist.engines.detect import choose, cluster
+from ooodist.engines.detect import choose
+from ooodist.engines.kinds.collective import cluster
 
 FOLDER = Path(__file__).parents[2] / "launch/kubernetes"
 VERSION = "1.34"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ooodist.pipeline.emulation import EmulatedBoundary, EmulatedWork, emulate
+from ooodist.emulation.emulate import EmulatedBoundary, EmulatedWork, emulate
 from ooodist.pipeline.runtime.runtime import Runtime
 from ooodist.pipeline.runtime.transport import Message, Transport
 from ooodist.planner.pipeline.actions import Schedule, parse_action

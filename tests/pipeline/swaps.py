@@ -16,9 +16,9 @@ import tensorflow as tf
 
 import ooodist
 from ooodist import engines
-from ooodist.config.sections import PlanningConfig
 from ooodist.pipeline import live_schedule
 from ooodist.pipeline.live_schedule import MEASURED_STEPS, TIMED_STEPS, WARM_UP_STEPS
+from ooodist.settings.sections import PlanningConfig
 
 STEPS = 50  # of a fit
 MOST_FITS = 200

@@ -8,12 +8,12 @@ from pathlib import Path
 import keras
 import pytest
 
-from ooodist.config.sections import ParallelConfig
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.pipeline.planning import plan_stages, read_costs, warn_if_one_process_is_faster
 from ooodist.pipeline.stages import calls_of
 from ooodist.planner.pipeline.layer_costs import LayerCost, ModelCosts
+from ooodist.settings.sections import ParallelConfig
 from ooodist.util import yaml_dataclass
 
 NAMES = ["first", "twice", "twice:2", "last"]

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooodist.config.sections import ParallelConfig
 from ooodist.errors import UserError
 from ooodist.plan.options import parse
 from ooodist.plan.sizes import settings_of, with_devices_of
 from ooodist.report.pipeline.outcomes import Setting
+from ooodist.settings.sections import ParallelConfig
 
 JOB = ParallelConfig(pipeline=4, data=2, microbatches=8)
 

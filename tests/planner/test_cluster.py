@@ -67,7 +67,7 @@ def test_one_worker_exchanges_nothing() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"engine": "mpi"}, "engine is 'mpi'; it must be one of local, collective"),
+        ({"engine": "mpi"}, "engine is mpi, which sums no gradients"),
         ({"workers": 0}, "workers is 0"),
         ({"engine": "local"}, "workers is 4 with engine local"),
         ({"bandwidth": 0.0}, "bandwidth is 0 bits a second; it must be more than 0"),

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from ooodist.config.data import DigitsConfig
-from ooodist.data.kinds.shift import shifted
+from ooodist.data.shift import shifted
 from ooodist.data.sources import IndexedSource, Meaning, Pair
 from ooodist.data.split import split_indices
 

@@ -13,12 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ooodist.engines.kinds.collective import Collective
 from ooodist.errors import UserError, WorkerError
-from ooodist.launcher.arguments import ENGINES
+from ooodist.launcher.arguments import engines
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.function.travel import CALL, Outcome, outcome_file, read, write
 from ooodist.launcher.output import LineSplitter
-from ooodist.launcher.ssh import mpirun
 
 LABEL = re.compile(rb"\[(\w[\w -]*)\] ?")  # that the launcher puts before each line
 WORKER = re.compile(r"\b(?:worker|rank) (\d+)")  # in what it says of their ends
@@ -33,7 +33,7 @@ def run(
     kwargs: Mapping[str, Any] | None = None,
     *,
     np: int = 2,
-    engine: str = "collective",
+    engine: str = Collective.name,
     hosts: str | None = None,
 ) -> list[Any]:
     """Calls a function on workers that are started for it, and returns what each has returned.
@@ -99,7 +99,7 @@ def _check(function: Any, np: Any, engine: str) -> None:
         )
     if not isinstance(np, int) or np < 1:
         raise UserError(f"ooodist.run: np is {np!r}; it must be a whole number of at least 1")
-    if engine not in (known := (*ENGINES, *mpirun.ENGINES)):
+    if engine not in (known := engines()):
         raise UserError(f"ooodist.run: engine is {engine!r}; it must be one of {', '.join(known)}")
 
 

@@ -7,10 +7,11 @@ import os
 import sys
 from contextlib import ExitStack, closing
 
+from ooodist.engines.kinds import kinds
 from ooodist.launcher.arguments import check_command, reporting
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.output import Output
-from ooodist.launcher.slurm.processes import ENGINES, processes
+from ooodist.launcher.slurm.processes import processes
 from ooodist.launcher.slurm.task import task_of
 from ooodist.launcher.supervise import Signals, Supervisor
 from ooodist.util.channel import open_closed_streams
@@ -43,8 +44,9 @@ def main(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    engines = [name for name, kind in kinds().items() if kind.sums and kind.starter]
     parser.add_argument(
-        "--engine", choices=ENGINES, required=True, help="the library that exchanges gradients"
+        "--engine", choices=engines, required=True, help="the library that exchanges gradients"
     )
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options = parser.parse_args(arguments[:end])

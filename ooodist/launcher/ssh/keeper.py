@@ -21,19 +21,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import ooodist
+from ooodist.engines.kinds import launched_as
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.host import Host, interface_with, ipv4_address
 from ooodist.launcher.ssh import ranks
 from ooodist.util.digest import hex_digest
 from ooodist.util.packages import version
 
-# Packages of an engine, besides TensorFlow.
-PACKAGES = {
-    "horovod": ("horovod",),
-    "horovod-mpi": ("horovod",),
-    "byteps": ("byteps",),
-    "mpi": ("mpi4py",),
-}
 TERMINATE = "terminate"  # no path
 ALIVE = "alive"  # a file in the keeper's folder, locked while the launcher is there
 
@@ -107,7 +101,8 @@ def _versions(engine: str) -> dict[str, str]:
     own = f"{ooodist.__version__} (sources {_digest(sources)[:12]})"
     found = {"Python": platform.python_version(), "ooodist": own}
     found |= {"TensorFlow": version("tensorflow"), "Keras": version("keras")}
-    return found | {name: version(name) for name in PACKAGES.get(engine, ())}
+    package = launched_as(engine).package
+    return found | ({} if package is None else {package: version(package)})
 
 
 def _digest(files: list[Path]) -> str:

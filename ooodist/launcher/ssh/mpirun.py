@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ooodist.engines.settings import heartbeat_seconds
+from ooodist.engines.heartbeat import heartbeat_seconds
+from ooodist.engines.kinds import launched_as
 from ooodist.errors import UserError
 from ooodist.launcher.environment import OUTPUT, Process
 from ooodist.launcher.host import Host, each_once
@@ -25,15 +26,6 @@ from ooodist.launcher.ssh.host import SshHost, passed_on
 from ooodist.launcher.ssh.leash import SHARED_MEMORY
 from ooodist.launcher.ssh.preflight import Way, ssh_options
 
-ENGINES = {
-    "mpi": {"OOODIST_ENGINE": "mpi"},
-    # Controller and operations must be of one library.
-    "horovod-mpi": {
-        "OOODIST_ENGINE": "horovod",
-        "HOROVOD_CONTROLLER": "mpi",
-        "HOROVOD_CPU_OPERATIONS": "mpi",
-    },
-}
 SHARED_BYTES = 8 << 20  # of a rank; a segment has somewhat more than 4 MiB, and is never full
 # What --tag-output puts in front of a line: job, rank, stream.
 _TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>:")
@@ -45,7 +37,7 @@ def process(
     """Returns the process that starts all workers.
 
     Args:
-        engine: one of ``ENGINES``.
+        engine: a way to start a kind of engine (``Kind.by_mpirun``).
         command: what each worker runs.
         workers: the host of each.
         way: how to reach the hosts.
@@ -61,7 +53,9 @@ def process(
         )
     names = Counter(host.name or "localhost" for host in workers)
     # Its ranks write to terminals, so Python writes line by line; in pieces, lines would mix.
-    variables = ENGINES[engine] | {"PYTHONUNBUFFERED": ""}
+    kind = launched_as(engine)
+    own = {"OOODIST_ENGINE": kind.name, **kind.by_mpirun[engine]}
+    variables = own | {"PYTHONUNBUFFERED": ""}
     keepers = json.dumps(
         {host.own_name: host.folder for host in workers if isinstance(host, SshHost)}
     )
@@ -103,6 +97,11 @@ def process(
         ranks=len(workers),
         terminate_ranks=lambda mpirun: _terminate(workers, mpirun),
     )
+
+
+def starts(engine: str) -> bool:
+    """Whether ``mpirun`` starts the engine of this name."""
+    return engine in launched_as(engine).by_mpirun
 
 
 def _check_shared_memory(ranks: int) -> None:

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from ooodist.engines.settings import heartbeat_seconds
+from ooodist.engines.heartbeat import heartbeat_seconds
+from ooodist.engines.kinds import find, kinds
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.host import ipv4_address
@@ -230,10 +231,14 @@ def _check(answers: list[tuple[str, Facts]], engine: str, program: str) -> None:
                 f"host {name} has no network interface with the address to which its name resolves "
                 "here; correct the name in DNS or /etc/hosts"
             )
-        if engine == "horovod" and facts.own_address.startswith("127."):
+        if (
+            engine in kinds()
+            and find(engine).listens_at_own_name
+            and facts.own_address.startswith("127.")
+        ):
             raise UserError(
                 f"host {name} resolves its own name, {facts.own_name}, to {facts.own_address}, "
-                "which Horovod would listen at; give it its network address in /etc/hosts there"
+                f"which {engine} would listen at; give it its network address in /etc/hosts there"
             )
         for path, digest in facts.files.items():
             if not digest:

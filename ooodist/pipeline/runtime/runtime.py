@@ -4,14 +4,13 @@ Receives are posted some messages ahead; what a stage sends is transferred while
 computed (see transport.py). If two consecutive stages are on one rank, values are passed directly.
 
 How to compute, and what is sent between stages, is defined elsewhere: with TensorFlow (work.py,
-boundary.py), or as waits (emulation.py).
+boundary.py), or as waits (ooodist.emulation).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -34,6 +33,7 @@ from ooodist.planner.pipeline.actions import (
 )
 from ooodist.planner.pipeline.costs import RECEIVES_AHEAD
 from ooodist.planner.pipeline.dependencies import with_transfers
+from ooodist.planner.pipeline.simulate import MeasuredRun
 
 MadeOf = tuple[int, str, int]  # stage that needs it, FORWARD or INPUT_GRADIENT, micro-batch
 
@@ -77,22 +77,6 @@ class Boundary(Protocol):
 
     def link_seconds(self, kind: str) -> float:
         """Returns the seconds of a message on an emulated link; 0 where links are real."""
-
-
-@dataclass(frozen=True)
-class Ran:
-    """An action that was carried out.
-
-    Attributes:
-        action: the action; where W's run bucket by bucket, the one in whose place others may run.
-        start, end: seconds from the beginning of the step.
-        waited: seconds of it that were spent waiting for a message.
-    """
-
-    action: Action
-    start: float
-    end: float
-    waited: float
 
 
 class Runtime:
@@ -149,7 +133,7 @@ class Runtime:
             RECEIVE_BACKWARD: self._receive,
         }
 
-    def step(self, after_forward: Callable[[], None] = lambda: None) -> list[Ran]:
+    def step(self, after_forward: Callable[[], None] = lambda: None) -> list[MeasuredRun]:
         """Runs all micro-batches of a step, up to the sums of the weight gradients; no update.
 
         Args:
@@ -169,7 +153,7 @@ class Runtime:
         for number, action in enumerate(self._actions):
             start = time.perf_counter()
             waited = self._do[action.kind](action)
-            ran.append(Ran(action, start - begin, time.perf_counter() - begin, waited))
+            ran.append(MeasuredRun(action, start - begin, time.perf_counter() - begin, waited))
             if number == self._last_forward:
                 after_forward()
         self._transport.flush()

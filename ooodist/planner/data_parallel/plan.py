@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from ooodist.errors import UserError
+from ooodist.planner.costs import Network, StepCosts
 from ooodist.util import strict_yaml, yaml_dataclass
 from ooodist.util.digest import hex_digest
 from ooodist.util.replacing import replacing
@@ -119,6 +120,15 @@ class Plan:
     def digest(self) -> str:
         """Returns a hash of all that is carried out; the prediction is not part of it."""
         return hex_digest(yaml_dataclass.dump(replace(self, predicted=None)))
+
+
+@dataclass(frozen=True)
+class PlanWithCosts:
+    """A plan and the costs that it was made from, which are None for a plan read from a file."""
+
+    plan: Plan
+    costs: StepCosts | None = None
+    network: Network | None = None
 
 
 def split_evenly(num_elements: int, item_bytes: int, parts: int) -> list[int]:

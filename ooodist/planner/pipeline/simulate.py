@@ -54,6 +54,19 @@ class Run:
 
 
 @dataclass(frozen=True)
+class MeasuredRun(Run):
+    """An action that a rank has carried out.
+
+    Where W's run bucket by bucket, ``action`` is the one in whose place others may run.
+
+    Attributes:
+        waited: seconds of it that were spent waiting for a message.
+    """
+
+    waited: float
+
+
+@dataclass(frozen=True)
 class Exchange:
     """The sum of a stage's gradients over the replicas, in seconds from the beginning of the step.
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from ooodist.planner.data_parallel.plan import PlanWithCosts
 from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.profiler.recording.timeline import Timeline
 from ooodist.report.data_parallel.overlap import measure_overlap, simulated_overlap
 from ooodist.report.data_parallel.tracks import predicted
 from ooodist.report.perfetto import Process
-
-if TYPE_CHECKING:
-    from ooodist.data_parallel.planning import Planned
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class RecordedPlan:
         timeline: the recording of these calls only.
     """
 
-    planned: Planned
+    planned: PlanWithCosts
     first_steps: tuple[int, ...]
     timeline: Timeline
 
@@ -97,7 +94,7 @@ class RecordedPlan:
         return Comparison(plan.name, seconds, measured_seconds, share, ideal, note)
 
 
-def recorded_plan(planned: Planned | None, timeline: Timeline) -> RecordedPlan | None:
+def recorded_plan(planned: PlanWithCosts | None, timeline: Timeline) -> RecordedPlan | None:
     """Returns what can be compared; None without a prediction, or without a complete call.
 
     Args:

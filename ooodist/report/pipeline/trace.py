@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,16 +16,13 @@ import numpy as np
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import COMPUTE_KINDS
 from ooodist.planner.pipeline.plan import PipelinePlan
-from ooodist.planner.pipeline.simulate import Exchange, PipelineTimeline, Run
+from ooodist.planner.pipeline.simulate import Exchange, MeasuredRun, PipelineTimeline, Run
 from ooodist.report.data_parallel.overlap import Overlap
 from ooodist.report.data_parallel.trace import FILE_NAME
 from ooodist.report.perfetto import write_perfetto
 from ooodist.report.pipeline import overlap
 from ooodist.report.pipeline.outcomes import Simulated
 from ooodist.report.pipeline.tracks import pipeline_process
-
-if TYPE_CHECKING:
-    from ooodist.pipeline.runtime.runtime import Ran  # imports MPI, which only pipelines need
 
 logger = logging.getLogger("ooodist")
 
@@ -38,7 +35,7 @@ class RecordedStep:
     ``time.time()``."""
 
     began: float
-    ran: Sequence[Ran]
+    ran: Sequence[MeasuredRun]
     sums: Sequence[Exchange]
 
 

@@ -8,9 +8,10 @@ finite::
     code   0: all gradients of the call are finite
            n: the n-th gradient is not, in the order of the steps and of the backward pass
 
-A single rank sums up its weights instead, once a call, after the last update: where gradients have
-a second reader, TensorFlow's graph optimizer fuses other ops, and the last bits would no longer be
-those of plain Keras.
+A single rank sums up its weights instead, between calls: where gradients have a second reader,
+TensorFlow's graph optimizer fuses other ops, and the last bits would no longer be those of plain
+Keras. As weights stay NaN, this need not be done after each step, where it took 2 to 5 % of it: it
+is done about once a second, and before anybody saves or evaluates.
 
 The codes of all ranks travel with the logs, in one exchange a call, so every rank knows all codes
 and all end with the same message.
@@ -26,8 +27,9 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import keras
 import numpy as np
@@ -44,6 +46,9 @@ from ooodist.step.optimizer import optimizers_of
 
 logger = logging.getLogger("ooodist")
 
+SECONDS_BETWEEN_LOOKS = 1.0  # at the weights of a single rank, at least
+SHARE_OF_LOOKS = 0.005  # of the time of a training, at most
+
 _WAY_OUT = (
     "lower the learning rate, set clipnorm or global_clipnorm of the optimizer, or look for values "
     "in the data that are not finite"
@@ -51,7 +56,7 @@ _WAY_OUT = (
 
 
 class Checked(NamedTuple):
-    """Identifies a gradient (with one rank: a weight) that is checked.
+    """Identifies a gradient that is checked.
 
     Attributes:
         step: the step within the call, from 0.
@@ -66,7 +71,7 @@ Codes: TypeAlias = tf.Tensor | Callable[[], np.ndarray]
 
 
 class GradientSums:
-    """Sums up the gradients (with one rank: the weights) of one traced call.
+    """Sums up the gradients of one traced call.
 
     Attributes:
         checked: what is summed up, in the order of the codes.
@@ -119,6 +124,9 @@ class GradientWatch:
         self._waits = bool(tf.config.get_visible_devices("GPU"))
         self._pending: tuple[Codes, Sequence[Checked], int, Any] | None = None
         self._step = 0
+        self._healthy_until = 0  # the last step after which weights were seen to be finite
+        self._next_look = 0.0  # at weights, by time.monotonic
+        self._loss: Any = None
         self._nan_is_handled = False
         self._skipping: Skipping | None = None
         self._told = 0  # skipped steps that were logged
@@ -141,7 +149,7 @@ class GradientWatch:
 
     @property
     def sees_gradients(self) -> bool:
-        """Whether gradients are looked at; if not, but weights are, after the last update."""
+        """Whether gradients are looked at, in each step; otherwise weights are, now and then."""
         return self.is_wanted and (self._engine.size > 1 or self.on_nan == "skip")
 
     @property
@@ -152,7 +160,8 @@ class GradientWatch:
     def begin(self) -> None:
         """Starts counting at the optimizer's step count, when training begins or resumes."""
         self._pending = None
-        self._step = int(self._model.optimizer.iterations.numpy())
+        self._step = self._healthy_until = int(self._model.optimizer.iterations.numpy())
+        self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
         self._overflows.begin()
 
     def leave_loss_to(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
@@ -174,20 +183,44 @@ class GradientWatch:
             num_steps: the number of steps of the call.
             logs: the logs of the call.
         """
-        before, self._pending = self._pending, (codes, checked, self._step, logs.get("loss"))
+        self._loss = logs.get("loss")
+        before, self._pending = self._pending, (codes, checked, self._step, self._loss)
         self._step += num_steps
         if self._engine.rank == 0:
             self._overflows.note(num_steps)
         if not self._waits and not callable(codes):
-            self.look()
+            self._look_at_pending()
         elif before is not None:
             self._look_at(*before)
+        if time.monotonic() >= self._next_look:
+            self._look_at_weights()
 
     def look(self) -> None:
-        """Checks the last call, waiting for it if necessary."""
+        """Checks the calls so far, waiting for the last one if necessary."""
+        self._look_at_pending()
+        self._look_at_weights()
+
+    def _look_at_pending(self) -> None:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self._look_at(*pending)
+
+    def _look_at_weights(self) -> None:
+        """Raises UserError if a single rank trains, and a weight is no longer finite."""
+        weights = self._model.trainable_variables
+        first, last = self._healthy_until + 1, self._step
+        if not self.is_wanted or self.sees_gradients or first > last or not weights:
+            return
+        began = time.monotonic()
+        finite = tf.math.is_finite(tf.stack([summed(weight.value) for weight in weights])).numpy()
+        now = time.monotonic()
+        self._next_look = now + max(SECONDS_BETWEEN_LOOKS, (now - began) / SHARE_OF_LOOKS)
+        if finite.all() or (self._nan_is_handled and _is_not_finite(self._loss)):
+            self._healthy_until = last
+            return
+        name = weights[int(np.argmin(finite))].path
+        steps = f"step {last}" if first == last else f"steps {first} to {last}"
+        self._end(f"{steps}: weight {name} is no longer finite", self._loss)
 
     def _look_at(
         self, codes: Codes, checked: Sequence[Checked], steps_before: int, loss: Any
@@ -199,15 +232,10 @@ class GradientWatch:
             return
         first = min(code for code in found if code)
         step, weight = checked[first - 1]
-        last = steps_before + step + 1
-        if self.sees_gradients:
-            ranks = [rank for rank, code in enumerate(found) if code == first]
-            where = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-            what = f"step {last}: the gradient of {weight} of {where} is not finite"
-        else:
-            steps = f"step {last}" if not step else f"steps {steps_before + 1} to {last}"
-            what = f"{steps}: weight {weight} is no longer finite"
-        loss = "" if loss is None else f" (loss {float(loss):.4g})"
+        ranks = [rank for rank, code in enumerate(found) if code == first]
+        where = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+        number = steps_before + step + 1
+        what = f"step {number}: the gradient of {weight} of {where} is not finite"
         if self._skipping is not None and int(self._skipping.in_a_row.numpy()) < MOST_IN_A_ROW:
             self._told += 1
             if self._engine.rank == 0:
@@ -215,8 +243,12 @@ class GradientWatch:
             return
         if self._skipping is not None:
             what += f", and the {MOST_IN_A_ROW - 1} before it were left out"
+        self._end(what, loss)
+
+    def _end(self, what: str, loss: Any) -> NoReturn:
+        shown = "" if loss is None else f" (loss {float(loss):.4g})"
         raise UserError(
-            f"{what}{loss}; {_way_out(self._model)}, and go on from the last checkpoint"
+            f"{what}{shown}; {_way_out(self._model)}, and go on from the last checkpoint"
         )
 
     def tell(self) -> None:

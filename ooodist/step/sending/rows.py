@@ -52,7 +52,7 @@ class RowGradients:
     def __init__(self, engine: Engine, why_not: str = "") -> None:
         self._engine = engine
         self.why_not = why_not
-        if not why_not and not engine.gathers:
+        if not why_not and not engine.kind.gathers:
             self.why_not = f"the engine {engine.name} has no all-gather"
         self._shapes = b""  # a digest of the shapes of all batches; empty if they are not known
         self._seen = False  # whether there was any IndexedSlices
@@ -71,7 +71,7 @@ class RowGradients:
         Returns:
             whether steps must be traced anew, as those traced so far may not suit these batches.
         """
-        if self._engine.size == 1 or not self._engine.gathers:
+        if self._engine.size == 1 or not self._engine.kind.gathers:
             return False
         is_possible = not self.why_not and _is_fixed(spec)
         own = digest(str(spec)) if is_possible else bytes(len(digest("")))

@@ -16,8 +16,8 @@ from ooodist.compat.keras_model import layers_of
 from ooodist.errors import UserError
 from ooodist.transfer.graph import channels, keras_layers
 from ooodist.transfer.graph.graph import Graph
+from ooodist.transfer.graph.keras_builder import GraphBuilder, Value
 from ooodist.transfer.graph.keras_functional import as_functional
-from ooodist.transfer.graph.keras_walker import Value, Walker
 
 logger = logging.getLogger("ooodist")
 
@@ -33,7 +33,7 @@ def graph_of(model: keras.Model) -> Graph:
             f"model {model.name} has no weights yet; build it, or call it once with a batch, "
             "before it is given to the zoo"
         )
-    walker = Walker(model, keras_layers.apply)
+    builder = GraphBuilder(model)
     functional = as_functional(model)
     if functional is None:
         logger.warning(
@@ -41,10 +41,11 @@ def graph_of(model: keras.Model) -> Graph:
             "chain of its layers, which only fit layers of the same shapes",
             model.name,
         )
-        before = [Value((), (), walker.operator("input:0", "Input", []))]
+        before = [Value((), (), builder.operator("input:0", "Input", []))]
         for layer in layers_of(model, include_self=False, recursive=False):
-            before = walker.unknown(layer, before, [()])
-        return walker.graph(model)
-    for value in walker.walk(functional, walker.inputs(keras.tree.flatten(functional.inputs))):
+            before = builder.unknown(layer, before, [()])
+        return builder.graph(model)
+    inputs = builder.inputs(keras.tree.flatten(functional.inputs))
+    for value in keras_layers.walk(builder, functional, inputs):
         channels.freeze(value.layout, "output")
-    return walker.graph(model)
+    return builder.graph(model)

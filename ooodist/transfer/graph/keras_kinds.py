@@ -6,7 +6,7 @@ from typing import Any
 
 from keras import layers
 
-from ooodist.transfer.graph.keras_walker import Value
+from ooodist.transfer.graph.keras_builder import Value
 
 ACROSS_UNITS = ("softmax", "log_softmax", "sparsemax", "sparse_softmax", "glu")
 ELEMENTWISE = frozenset(

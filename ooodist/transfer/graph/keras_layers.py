@@ -1,4 +1,4 @@
-"""Selects the rule for each Keras layer: what it does to units and adds to the model's graph.
+"""Adds the layers of a Keras model to its graph, each by a rule: what it does to units.
 
 A layer's activation becomes an operator of its own, so that ``Dense(8, "relu")`` and a Dense
 followed by a ReLU are the same. What changes nothing at inference (dropout, noise, ``linear``) is
@@ -7,7 +7,7 @@ left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,9 @@ from keras import layers
 
 from ooodist.compat.keras_layer import is_from_keras, own_layers
 from ooodist.models.layers import ClassToken, PaddedShortcut, PositionEmbedding, TokenEmbedding
-from ooodist.pipeline.stages import Call
+from ooodist.pipeline.stages import Call, calls_of_nodes, nodes_of
 from ooodist.transfer.graph import channels, keras_plain, keras_weighted
+from ooodist.transfer.graph.keras_builder import GraphBuilder, Value
 from ooodist.transfer.graph.keras_functional import as_functional
 from ooodist.transfer.graph.keras_kinds import (
     ACROSS_UNITS,
@@ -31,12 +32,25 @@ from ooodist.transfer.graph.keras_kinds import (
     is_channels_last,
 )
 from ooodist.transfer.graph.keras_plain import Rule
-from ooodist.transfer.graph.keras_walker import Value, Walker
 
 LEAST_RANGE, MOST_RANGE = 16, 2**16  # of whole numbers that stand for what an image has
 
 
-def apply(walker: Walker, call: Call, values: Mapping[int, Value]) -> list[Value]:
+def walk(builder: GraphBuilder, model: Any, given: Sequence[Value | None]) -> list[Value]:
+    """Adds the calls of a functional model with these tensors as inputs; returns its outputs.
+
+    None stands for an input of which nothing is known, such as a mask.
+    """
+    # Masks come last.
+    symbols = zip(map(id, keras.tree.flatten(model.inputs)), given, strict=False)
+    values = {symbol: value for symbol, value in symbols if value is not None}
+    for call in calls_of_nodes(nodes_of(model)):
+        made = _apply(builder, call, values)
+        values |= zip(map(id, call.outputs), made, strict=False)  # none for a mask
+    return [values[id(symbol)] for symbol in keras.tree.flatten(model.outputs)]
+
+
+def _apply(builder: GraphBuilder, call: Call, values: Mapping[int, Value]) -> list[Value]:
     """Adds a call and returns its outputs; ``values``: by symbol id. Masks are constants."""
     layer = call.layer
     given = [values[id(s)] for s in call.inputs if id(s) in values and s.dtype != "bool"]
@@ -45,23 +59,23 @@ def apply(walker: Walker, call: Call, values: Mapping[int, Value]) -> list[Value
         return []
     inner = as_functional(layer, call) if _is_composite(layer) else None
     if inner is not None:
-        return walker.walk(inner, [values.get(id(symbol)) for symbol in call.inputs])
+        return walk(builder, inner, [values.get(id(symbol)) for symbol in call.inputs])
     rule = _rule(layer)
     if rule is None:
-        unknown = walker.unknown(layer, given, shapes)
-        walker.note(**_range(layer))
+        unknown = builder.unknown(layer, given, shapes)
+        builder.note(**_range(layer))
         return unknown
-    layout = rule(walker, layer, given, call)
-    walker.note(**_range(layer))
+    layout = rule(builder, layer, given, call)
+    builder.note(**_range(layer))
     if changes_nothing(layer):
         return [replace(given[0], shape=shapes[0], layout=layout)]
-    node = walker.last
+    node = builder.last
     for shape in shapes:
         if layout and shape and shape[-1] not in (None, channels.size_of(layout)):
             channels.freeze(layout)
             layout = channels.new(shape[-1], "fixed")
     made = [Value(shape, layout, node) for shape in shapes]
-    return _activated(walker, layer, made)
+    return _activated(builder, layer, made)
 
 
 def _range(layer: Any) -> dict[str, int]:
@@ -85,7 +99,7 @@ def _is_composite(layer: Any) -> bool:
     return isinstance(layer, layers.Layer) and not is_from_keras(layer) and bool(own_layers(layer))
 
 
-def _activated(walker: Walker, layer: Any, made: list[Value]) -> list[Value]:
+def _activated(builder: GraphBuilder, layer: Any, made: list[Value]) -> list[Value]:
     """Adds the activation of a layer that has one; returns its outputs."""
     function = getattr(layer, "activation", None)
     if function is None or isinstance(layer, (layers.Activation, *RECURRENT)):
@@ -93,13 +107,13 @@ def _activated(walker: Walker, layer: Any, made: list[Value]) -> list[Value]:
     name = function_name(function)
     if name == "linear":
         return made
-    return [_behind(walker, f"{layer.name}/{name}", name, value) for value in made]
+    return [_behind(builder, f"{layer.name}/{name}", name, value) for value in made]
 
 
-def _behind(walker: Walker, name: str, op: str, value: Value) -> Value:
+def _behind(builder: GraphBuilder, name: str, op: str, value: Value) -> Value:
     if op in ACROSS_UNITS:
         channels.freeze(value.layout)
-    return replace(value, node=walker.operator(name, op, [value]))
+    return replace(value, node=builder.operator(name, op, [value]))
 
 
 # A layer gets the rule of the first entry that it is an instance of.

@@ -11,20 +11,20 @@ from ooodist.models.layers import TokenEmbedding
 from ooodist.pipeline.stages import Call
 from ooodist.transfer.graph import channels
 from ooodist.transfer.graph.channels import Layout
+from ooodist.transfer.graph.keras_builder import FIXED, KERNEL, AxisOf, GraphBuilder, Value
 from ooodist.transfer.graph.keras_kinds import RECURRENT, kind_of, sliding
 from ooodist.transfer.graph.keras_plain import unknown_layout
-from ooodist.transfer.graph.keras_walker import FIXED, KERNEL, AxisOf, Value, Walker
 
 
-def dense(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+def dense(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     out = channels.new(layer.units)
-    node = walker.operator(layer.name, "Dense", given)
-    walker.weight(node, layer.kernel, "kernel", ("in", given[0].layout), ("out", out))
-    walker.weight(node, layer.bias, "bias", ("out", out))
+    node = builder.operator(layer.name, "Dense", given)
+    builder.weight(node, layer.kernel, "kernel", ("in", given[0].layout), ("out", out))
+    builder.weight(node, layer.bias, "bias", ("out", out))
     return out
 
 
-def convolution(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+def convolution(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     layout, groups = given[0].layout, layer.groups
     if groups > 1 and groups == channels.size_of(layout):  # a depthwise convolution
         reads: AxisOf = FIXED
@@ -35,13 +35,13 @@ def convolution(walker: Walker, layer: Any, given: Sequence[Value], call: Call) 
             for each in (layout, out):
                 channels.cut(each, [channels.size_of(each) // groups] * groups)
         reads, makes = ("in" if groups == 1 else "grouped", layout), ("out", out)
-    node = walker.operator(layer.name, kind_of(layer), given, **sliding(layer, given[0]))
-    walker.weight(node, layer.kernel, "kernel", *[KERNEL] * layer.rank, reads, makes)
-    walker.weight(node, layer.bias, "bias", makes)
+    node = builder.operator(layer.name, kind_of(layer), given, **sliding(layer, given[0]))
+    builder.weight(node, layer.kernel, "kernel", *[KERNEL] * layer.rank, reads, makes)
+    builder.weight(node, layer.bias, "bias", makes)
     return makes[1]
 
 
-def transposed(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+def transposed(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     out = channels.new(layer.filters)
     # It is the gradient of a convolution that reads the pixels that this layer makes.
     settings = sliding(layer, given[0])
@@ -49,31 +49,31 @@ def transposed(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -
         -1 if size < 0 else size * stride
         for size, stride in zip(settings["pixels"], settings["strides"], strict=True)
     ]
-    node = walker.operator(layer.name, kind_of(layer), given, **settings)
+    node = builder.operator(layer.name, kind_of(layer), given, **settings)
     axes = (*[KERNEL] * layer.rank, ("out", out), ("in", given[0].layout))
-    walker.weight(node, layer.kernel, "kernel", *axes)
-    walker.weight(node, layer.bias, "bias", ("out", out))
+    builder.weight(node, layer.kernel, "kernel", *axes)
+    builder.weight(node, layer.bias, "bias", ("out", out))
     return out
 
 
-def depthwise(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+def depthwise(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     layout = given[0].layout
     out = _multiplied(layout, layer.depth_multiplier)
-    node = walker.operator(layer.name, kind_of(layer), given, **sliding(layer, given[0]))
+    node = builder.operator(layer.name, kind_of(layer), given, **sliding(layer, given[0]))
     axes = (*[KERNEL] * layer.rank, ("unit", layout), FIXED)
-    walker.weight(node, layer.kernel, "kernel", *axes)
-    walker.weight(node, layer.bias, "bias", ("unit", out))
+    builder.weight(node, layer.kernel, "kernel", *axes)
+    builder.weight(node, layer.bias, "bias", ("unit", out))
     return out
 
 
-def separable(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+def separable(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     layout, out = given[0].layout, channels.new(layer.filters)
     between = _multiplied(layout, layer.depth_multiplier)
-    node = walker.operator(layer.name, kind_of(layer), given, **sliding(layer, given[0]))
+    node = builder.operator(layer.name, kind_of(layer), given, **sliding(layer, given[0]))
     kernel = [KERNEL] * layer.rank
-    walker.weight(node, layer.depthwise_kernel, "depthwise", *kernel, ("unit", layout), FIXED)
-    walker.weight(node, layer.pointwise_kernel, "kernel", *kernel, ("in", between), ("out", out))
-    walker.weight(node, layer.bias, "bias", ("out", out))
+    builder.weight(node, layer.depthwise_kernel, "depthwise", *kernel, ("unit", layout), FIXED)
+    builder.weight(node, layer.pointwise_kernel, "kernel", *kernel, ("in", between), ("out", out))
+    builder.weight(node, layer.bias, "bias", ("out", out))
     return out
 
 
@@ -81,95 +81,95 @@ def _multiplied(layout: Layout, multiplier: int) -> Layout:
     return tuple(replace(each, inner=each.inner * multiplier) for each in layout)
 
 
-def batch_norm(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+def batch_norm(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     if layer.axis not in (-1, len(given[0].shape) - 1):
-        return unknown_layout(walker, layer, given, call)
+        return unknown_layout(builder, layer, given, call)
     layout = given[0].layout
-    node = walker.operator(layer.name, "BatchNormalization", given, epsilon=layer.epsilon)
+    node = builder.operator(layer.name, "BatchNormalization", given, epsilon=layer.epsilon)
     for kind in ("gamma", "beta", "moving_mean", "moving_variance"):
-        walker.weight(node, getattr(layer, kind, None), kind, ("unit", layout))
+        builder.weight(node, getattr(layer, kind, None), kind, ("unit", layout))
     return layout
 
 
-def layer_norm(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+def layer_norm(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
     if [axis % len(given[0].shape) for axis in axes] != [len(given[0].shape) - 1]:
-        return unknown_layout(walker, layer, given, call)
+        return unknown_layout(builder, layer, given, call)
     layout = given[0].layout
     channels.average(layout)
-    node = walker.operator(layer.name, kind_of(layer), given)
+    node = builder.operator(layer.name, kind_of(layer), given)
     for kind in ("gamma", "beta", "scale"):
         value = getattr(layer, kind, None)
         if hasattr(value, "path"):  # some have an option of this name
-            walker.weight(node, value, kind, ("unit", layout))
+            builder.weight(node, value, kind, ("unit", layout))
     return layout
 
 
-def group_norm(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+def group_norm(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     layout = given[0].layout
     size = channels.size_of(layout)
     groups = size if layer.groups == -1 else layer.groups
     if layer.axis not in (-1, len(given[0].shape) - 1) or not layout:
-        return unknown_layout(walker, layer, given, call)
+        return unknown_layout(builder, layer, given, call)
     if groups < size:
         channels.cut(layout, [size // groups] * groups)
         channels.average(layout)
-    node = walker.operator(layer.name, "GroupNormalization", given)
-    walker.weight(node, layer.gamma, "gamma", ("unit", layout))
-    walker.weight(node, layer.beta, "beta", ("unit", layout))
+    node = builder.operator(layer.name, "GroupNormalization", given)
+    builder.weight(node, layer.gamma, "gamma", ("unit", layout))
+    builder.weight(node, layer.beta, "beta", ("unit", layout))
     return layout
 
 
-def embedding(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+def embedding(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     table = layer.table if isinstance(layer, TokenEmbedding) else embedding_table(layer)
     if call.arguments.kwargs.get("reverse", False):
-        return _reversed_embedding(walker, layer, table, given, call)
+        return _reversed_embedding(builder, layer, table, given, call)
     width = channels.new(table.shape[1])
     vocabulary = channels.new(table.shape[0], "input")
-    node = walker.operator(layer.name, "Embedding", given)
-    walker.weight(node, table, "table", ("unit", vocabulary), ("out", width))
+    node = builder.operator(layer.name, "Embedding", given)
+    builder.weight(node, table, "table", ("unit", vocabulary), ("out", width))
     # Made with the layer, though only the reversed call uses it.
     bias = getattr(layer, "bias", None)
-    walker.weight(node, bias, "reverse_bias", ("unit", vocabulary))
+    builder.weight(node, bias, "reverse_bias", ("unit", vocabulary))
     untied = getattr(layer, "reverse_embeddings", None)
     if untied is not None:
-        walker.weight(
+        builder.weight(
             node, untied, "reverse", ("in", channels.new(untied.shape[0])), ("unit", vocabulary)
         )
     return width
 
 
 def _reversed_embedding(
-    walker: Walker, layer: Any, table: Any, given: Sequence[Value], call: Call
+    builder: GraphBuilder, layer: Any, table: Any, given: Sequence[Value], call: Call
 ) -> Layout:
     untied = getattr(layer, "reverse_embeddings", None)
-    owner = walker.owner(table if untied is None else untied)
+    owner = builder.owner(table if untied is None else untied)
     if owner is None:
-        return unknown_layout(walker, layer, given, call)
+        return unknown_layout(builder, layer, given, call)
     node, axes = owner
     # A tied table is read across: its columns are summed over, and each row makes a number.
     (_, vocabulary), (_, width) = axes if untied is None else axes[::-1]
     channels.join(width, given[0].layout)
     settings = {"tied": node} if untied is None else {}
-    walker.operator(layer.name, "ReversedEmbedding", given, **settings)
+    builder.operator(layer.name, "ReversedEmbedding", given, **settings)
     return vocabulary
 
 
-def positions(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+def positions(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     layout = given[0].layout
-    node = walker.operator(layer.name, "PositionEmbedding", given)
+    node = builder.operator(layer.name, "PositionEmbedding", given)
     places = channels.new(layer.positions.shape[0], "input")
-    walker.weight(node, layer.positions, "positions", ("unit", places), ("unit", layout))
+    builder.weight(node, layer.positions, "positions", ("unit", places), ("unit", layout))
     return layout
 
 
-def class_token(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
-    node = walker.operator(layer.name, "ClassToken", given)
-    walker.weight(node, layer.token, "token", FIXED, FIXED, ("unit", given[0].layout))
+def class_token(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    node = builder.operator(layer.name, "ClassToken", given)
+    builder.weight(node, layer.token, "token", FIXED, FIXED, ("unit", given[0].layout))
     return given[0].layout
 
 
-def attention(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+def attention(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     named = dict(zip(("query", "value", "key"), call.arguments.args, strict=False))
     named |= call.arguments.kwargs
     value_of = {id(s): v for s, v in zip(call.inputs, given, strict=False)}
@@ -179,42 +179,42 @@ def attention(walker: Walker, layer: Any, given: Sequence[Value], call: Call) ->
     rank = len(given[0].shape)
     is_plain = rank == 3 and len(call.outputs[0].shape) == 3
     if query is None or value is None or key is None or not is_plain:
-        return unknown_layout(walker, layer, given, call)
+        return unknown_layout(builder, layer, given, call)
     heads = channels.new(layer.num_heads)
     key_width, value_width = channels.new(layer.key_dim), channels.new(layer.value_dim)
     out = channels.new(call.outputs[0].shape[-1])
-    node = walker.operator(layer.name, "MultiHeadAttention", [query, value, key])
+    node = builder.operator(layer.name, "MultiHeadAttention", [query, value, key])
     reads = {"query": (query, key_width), "key": (key, key_width), "value": (value, value_width)}
     for name, (source, width) in reads.items():
         part = getattr(layer, f"{name}_dense")
         axes: tuple[AxisOf, AxisOf] = (("out", heads), ("out", width))
-        walker.weight(node, part.kernel, f"{name}/kernel", ("in", source.layout), *axes)
-        walker.weight(node, part.bias, f"{name}/bias", *axes)
+        builder.weight(node, part.kernel, f"{name}/kernel", ("in", source.layout), *axes)
+        builder.weight(node, part.bias, f"{name}/bias", *axes)
     last = layer.output_dense
-    walker.weight(
+    builder.weight(
         node, last.kernel, "output/kernel", ("in", heads), ("in", value_width), ("out", out)
     )
-    walker.weight(node, last.bias, "output/bias", ("out", out))
+    builder.weight(node, last.bias, "output/bias", ("out", out))
     return out
 
 
-def recurrent(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
-    node = walker.operator(layer.name, kind_of(layer), given)
-    out = _recurrent_weights(walker, node, layer.cell, given[0].layout)
+def recurrent(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    node = builder.operator(layer.name, kind_of(layer), given)
+    out = _recurrent_weights(builder, node, layer.cell, given[0].layout)
     for state in given[1:]:
         channels.join(out, state.layout)
     return out
 
 
-def bidirectional(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+def bidirectional(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     parts = layer.forward_layer, layer.backward_layer
     known = all(type(part) in RECURRENT for part in parts) and not layer.return_state
     if not known or layer.merge_mode is None or len(given) > 1:
-        return unknown_layout(walker, layer, given, call)
+        return unknown_layout(builder, layer, given, call)
     op = f"Bidirectional:{kind_of(parts[0])}:{layer.merge_mode}"
-    node = walker.operator(layer.name, op, given)
+    node = builder.operator(layer.name, op, given)
     forward, backward = (
-        _recurrent_weights(walker, node, part.cell, given[0].layout, f"{name}/")
+        _recurrent_weights(builder, node, part.cell, given[0].layout, f"{name}/")
         for part, name in zip(parts, ("forward", "backward"), strict=True)
     )
     if layer.merge_mode == "concat":
@@ -224,20 +224,20 @@ def bidirectional(walker: Walker, layer: Any, given: Sequence[Value], call: Call
 
 
 def _recurrent_weights(
-    walker: Walker, node: int, cell: Any, reads: Layout, prefix: str = ""
+    builder: GraphBuilder, node: int, cell: Any, reads: Layout, prefix: str = ""
 ) -> Layout:
     out = channels.new(cell.units)
     made = channels.on_grid(out, (cell.kernel.shape[1] // cell.units,))  # all gates
-    walker.weight(node, cell.kernel, f"{prefix}kernel", ("in", reads), ("out", made))
-    walker.weight(node, cell.recurrent_kernel, f"{prefix}recurrent", ("in", out), ("out", made))
+    builder.weight(node, cell.kernel, f"{prefix}kernel", ("in", reads), ("out", made))
+    builder.weight(node, cell.recurrent_kernel, f"{prefix}recurrent", ("in", out), ("out", made))
     if cell.bias is not None:
         fixed = [FIXED] * (len(cell.bias.shape) - 1)
-        walker.weight(node, cell.bias, f"{prefix}bias", *fixed, ("out", made))
+        builder.weight(node, cell.bias, f"{prefix}bias", *fixed, ("out", made))
     return out
 
 
-def prelu(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
-    node = walker.operator(layer.name, "PReLU", given)
+def prelu(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    node = builder.operator(layer.name, "PReLU", given)
     others = [FIXED] * (len(layer.alpha.shape) - 1)
-    walker.weight(node, layer.alpha, "alpha", *others, ("unit", given[0].layout))
+    builder.weight(node, layer.alpha, "alpha", *others, ("unit", given[0].layout))
     return given[0].layout

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import ooodist
-from ooodist.config.elastic import ElasticConfig
 from ooodist.elastic.controller import Controller
 from ooodist.elastic.cost_model import OneWorker
 from ooodist.elastic.importance import Probe
@@ -19,6 +18,7 @@ from ooodist.elastic.selection.fixed import FIXED, fixed_weights
 from ooodist.elastic.selection.items import Selectable
 from ooodist.elastic.timing import selectable_of
 from ooodist.engines.local import LocalEngine
+from ooodist.settings.elastic import ElasticConfig
 from tests.profiler.models import compiled, layers, measure_compute
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooodist.engines.detect import cluster
+from ooodist.engines.kinds.collective import cluster
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.host import Host

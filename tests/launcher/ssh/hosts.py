@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.network import Lab
 from ooodist.launcher.host import Host
-from ooodist.launcher.lab import Lab
 
 SSHD = "/usr/sbin/sshd"
 SEPARATION = Path("/run/sshd")  # sshd wants it

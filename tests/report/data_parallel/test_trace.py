@@ -12,10 +12,9 @@ import keras
 import pytest
 import tensorflow as tf
 
-from ooodist.data_parallel.planning import Planned
 from ooodist.errors import UserError
 from ooodist.planner.costs import Network, StepCosts, UnitCost, WeightCost
-from ooodist.planner.data_parallel.plan import Plan, PlannedExchange, Prediction
+from ooodist.planner.data_parallel.plan import Plan, PlannedExchange, PlanWithCosts, Prediction
 from ooodist.report.data_parallel.trace import Trace
 from tests.report.recording import dense_model, distributed, fit, samples
 
@@ -171,7 +170,7 @@ def some_costs() -> StepCosts:
     )
 
 
-def a_plan(steps_per_execution: int, costs: StepCosts | None = None) -> Planned:
+def a_plan(steps_per_execution: int, costs: StepCosts | None = None) -> PlanWithCosts:
     """Baseline, for one worker; with a prediction of 2 ms a step if there are no costs."""
     network = Network("local", 1)
     prediction = None if costs else Prediction(0.002, 0.001, 0.003)
@@ -183,7 +182,7 @@ def a_plan(steps_per_execution: int, costs: StepCosts | None = None) -> Planned:
         steps_per_execution=steps_per_execution,
         predicted=prediction,
     )
-    return Planned(plan, costs, network if costs else None)
+    return PlanWithCosts(plan, costs, network if costs else None)
 
 
 def test_predicted_beside_measured(tmp_path: Path, caplog: Any) -> None:

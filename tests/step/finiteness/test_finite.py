@@ -53,8 +53,10 @@ def test_a_gradient_that_is_not_finite_ends_the_training(
     model = ooodist.distribute(
         forgiving("adam", **options), steps_per_execution=steps_per_execution
     )
-    when = "step 3" if steps_per_execution == 1 else "steps 1 to 4"
-    message = rf"^{when}: weight sequential\w*/first/kernel is no longer finite \(loss \d\."
+    # A single rank looks about once a second, and when the epoch ends.
+    message = (
+        r"^steps 1 to [3-6]: weight sequential\w*/first/kernel is no longer finite \(loss \d\."
+    )
     with pytest.raises(UserError, match=message):
         model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
     healthy = ooodist.distribute(

@@ -12,6 +12,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ooodist.engines import kinds
 from ooodist.engines.local import LocalEngine
 from ooodist.step.sending.rows import RowGradients, add_up, pack, row_bytes
 from tests.jobs import run_checks
@@ -78,7 +79,7 @@ def test_what_cannot_travel_has_no_bytes() -> None:
 class Gathering(LocalEngine):
     """Rank 0 of several, the others of which have other shapes if so asked."""
 
-    gathers = True
+    kind = kinds.find("collective")  # which gathers
     size = 2
 
     def __init__(self, alike: bool = True) -> None:

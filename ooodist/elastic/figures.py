@@ -12,17 +12,14 @@ import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 
+from ooodist.elastic.controller import Renewal
 from ooodist.report.data_parallel.figure import write
-
-if TYPE_CHECKING:
-    from ooodist.elastic.controller import Renewal  # imports Keras
 
 MOST_NAMES = 40  # of items; if there are more, every n-th has its name
 MOST_STEPS = 16  # number of steps written below the columns

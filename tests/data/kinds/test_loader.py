@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from ooodist.config.data import DigitsConfig, TextConfig
-from ooodist.data import load
+from ooodist.data.kinds import load
 from ooodist.errors import UserError
 from tests.data.laws import batches, load_one
 

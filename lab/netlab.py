@@ -3,7 +3,7 @@
 Overlap of computation and exchange shows only if the exchange takes time, which it hardly does
 between processes of one machine. Here each worker has a host of its own, joined to the others by a
 network of a given rate, all of it on this machine: network namespaces, veth pairs, a bridge, and
-``tc`` to limit the rate (see ``lab.py`` and ``shaping.py``; ``cable.py`` adds delays). Linux and
+``tc`` to limit the rate (``network.py``, ``shaping.py``; ``cable.py`` adds delays). Linux and
 root only; in a container, a privileged one. Debian: ``apt-get install iproute2``.
 
     host0  10.77.0.1  core 0      worker 0, BytePS's scheduler, server 0
@@ -16,9 +16,9 @@ costs the CPU what it costs on a real host, besides the time on the wire. Use mo
 which the cores' part of it is small.
 
 Experiments that start several jobs in one network, run them in turns or change the rate use
-``Lab`` of ``lab.py``:
+``Lab`` of ``network.py``:
 
-    from ooodist.launcher.lab import Lab
+    from lab.network import Lab
 
     with Lab(num_hosts=2, rate="250Mbit") as lab:
         baseline = lab.start("horovod", [sys.executable, "baseline.py"], Path("logs/baseline"))
@@ -39,6 +39,7 @@ and ``ip netns exec NAME bash`` is a shell there.
 import argparse
 from contextlib import ExitStack, closing
 
+from lab.network import Lab
 from ooodist.launcher import environment
 from ooodist.launcher.arguments import (
     check_command,
@@ -48,7 +49,6 @@ from ooodist.launcher.arguments import (
     parse,
     reporting,
 )
-from ooodist.launcher.lab import Lab
 from ooodist.launcher.output import Output
 from ooodist.launcher.supervise import Signals, Supervisor
 from ooodist.util.channel import open_closed_streams

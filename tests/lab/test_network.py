@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from lab.background_job import BackgroundJob
+from lab.network import Lab
+from lab.shaping import burst_bytes
 from ooodist.errors import UserError
-from ooodist.launcher.background_job import BackgroundJob
 from ooodist.launcher.host import Host
-from ooodist.launcher.lab import Lab
-from ooodist.launcher.shaping import burst_bytes
 from tests.jobs import needs_built
-
-from .conftest import needs_root, networks_of, python, wait_until
+from tests.launcher.conftest import needs_root, networks_of, python, wait_until
 
 pytestmark = pytest.mark.alone
 FLOW = str(Path(__file__).parent / "flow.py")

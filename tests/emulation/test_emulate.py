@@ -18,24 +18,24 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ooodist import train
-from ooodist.pipeline.emulation import (
+from ooodist.emulation.command import text
+from ooodist.emulation.emulate import (
     EmulatedBoundary,
     EmulatedWork,
     stretched,
     summarize,
     wait_until,
 )
-from ooodist.pipeline.emulation_job import text
 from ooodist.planner.pipeline.actions import COMPUTE_KINDS, FORWARD, INPUT_GRADIENT, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
 from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.simulate import Run, simulate_pipeline
 from tests.fork_server import fast_python
 from tests.jobs import ROOT
-from tests.pipeline.jobs import HERE, run_mpi
+from tests.pipeline.jobs import run_mpi
 from tests.planner.pipelines import pipelines
 
-WORKER = "emulation_worker.py"
+WORKER = Path(__file__).with_name("worker.py")
 ROUNDS = 50  # the first is enough where nothing else runs
 
 
@@ -348,7 +348,7 @@ def test_a_stall_ends_all_ranks(tmp_path: Path) -> None:
 def run_alone(options: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Without mpirun."""
     return subprocess.run(
-        [fast_python(), str(HERE / WORKER), "program", *options],
+        [fast_python(), str(WORKER), "program", *options],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

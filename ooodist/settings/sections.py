@@ -1,4 +1,4 @@
-"""The self-contained sections of a job file, as dataclasses that check their own values."""
+"""The sections of a job file that the parts of a training take, each checking its own values."""
 
 from __future__ import annotations
 

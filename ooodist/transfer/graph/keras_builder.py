@@ -1,14 +1,13 @@
-"""Walks through a functional Keras model and collects its operators, weights and their axes."""
+"""Builds the graph of a Keras model: operators, weights, and what their axes run over."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
-from ooodist.pipeline.stages import Call, calls_of_nodes, nodes_of
 from ooodist.step.backward import names_by_id
 from ooodist.transfer.graph import channels
 from ooodist.transfer.graph.channels import Layout
@@ -39,9 +38,6 @@ FIXED: AxisOf = ("fixed", ())
 KERNEL: AxisOf = ("kernel", ())
 
 
-Apply = Callable[["Walker", Call, Mapping[int, Value]], list[Value]]
-
-
 @dataclass(frozen=True)
 class _Pending:
     """A weight whose spaces are not numbered yet."""
@@ -62,23 +58,14 @@ class _Operator:
     settings: dict[str, Any]
 
 
-class Walker:
-    """Builds the graph call by call.
+class GraphBuilder:
+    """Builds the graph of a model, operator by operator."""
 
-    Args:
-        model: the model.
-        apply: adds one call to the graph and returns its outputs, given the tensors by symbol id;
-            ``keras_layers.apply``, whose rules use this class.
-    """
-
-    def __init__(self, model: keras.Model, apply: Apply) -> None:
-        self._apply = apply
+    def __init__(self, model: keras.Model) -> None:
         self._names = names_by_id(model)
         self._operators: list[_Operator] = []
         self._axes: dict[int, tuple[int, tuple[AxisOf, ...]]] = {}  # by id of variable: node, axes
         self._uses: dict[str, int] = {}
-
-    # Used by the rules
 
     def operator(self, name: str, op: str, inputs: Sequence[Value], **settings: Any) -> int:
         """Adds an operator that reads these tensors and returns its number."""
@@ -139,8 +126,6 @@ class Walker:
             kind = f"{number}:{variable.name}"
             self.weight(node, variable, kind, *[FIXED] * len(variable.shape))
 
-    # Walking
-
     def inputs(self, symbols: Iterable[Any]) -> list[Value]:
         """Adds the inputs of a model and returns them."""
         values = []
@@ -152,22 +137,8 @@ class Walker:
             values.append(Value(shape, layout, node))
         return values
 
-    def walk(self, model: Any, given: Sequence[Value | None]) -> list[Value]:
-        """Walks through a functional model with these tensors as inputs; returns its outputs.
-
-        None stands for an input of which nothing is known, such as a mask.
-        """
-        symbols = zip(
-            map(id, keras.tree.flatten(model.inputs)), given, strict=False
-        )  # masks come last
-        values = {symbol: value for symbol, value in symbols if value is not None}
-        for call in calls_of_nodes(nodes_of(model)):
-            made = self._apply(self, call, values)
-            values |= zip(map(id, call.outputs), made, strict=False)  # none for a mask
-        return [values[id(symbol)] for symbol in keras.tree.flatten(model.outputs)]
-
     def graph(self, model: keras.Model) -> Graph:
-        """Returns the graph of what was walked through, with the model's unused weights added."""
+        """Makes the graph of what was added, and of the weights of the model that nothing uses."""
         unused = [variable for variable in model.weights if id(variable) not in self._axes]
         if unused:
             self._fixed(self.operator("unused", "Unused", []), unused)

@@ -20,14 +20,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from lab import cable
+from lab.background_job import BackgroundJob
+from lab.shaping import MTU, parse_delay, parse_rate, segment_bytes, token_bucket
 from ooodist.errors import UserError
-from ooodist.launcher import cable, environment
+from ooodist.launcher import environment
 from ooodist.launcher.arguments import check_command
-from ooodist.launcher.background_job import BackgroundJob
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.environment import Places
 from ooodist.launcher.host import Host
-from ooodist.launcher.shaping import MTU, parse_delay, parse_rate, segment_bytes, token_bucket
 
 NETWORK = ipaddress.ip_network("10.77.0.0/16")
 MOST_HOSTS = 1000  # a bridge has 1023 ports

@@ -1,4 +1,4 @@
-"""Ranks that wait instead of computing: ``mpirun -np 4 python emulation_worker.py ...``.
+"""Ranks that wait instead of computing: ``mpirun -np 4 python worker.py ...``.
 
 ::
 
@@ -20,8 +20,8 @@ from typing import ClassVar
 from mpi4py import MPI
 
 from ooodist import train
-from ooodist.pipeline import emulation
-from ooodist.pipeline.emulation import Emulation, emulate
+from ooodist.emulation import emulate as emulation
+from ooodist.emulation.emulate import Emulation, emulate
 from ooodist.pipeline.runtime import runtime
 from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Action, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
@@ -29,6 +29,7 @@ from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
 from ooodist.planner.pipeline.plan import PipelinePlan, make_plan
 from ooodist.planner.pipeline.schedules import zero_bubble_h2
 from ooodist.planner.pipeline.simulate import (
+    MeasuredRun,
     PipelineTimeline,
     Run,
     exchanges_of,
@@ -37,7 +38,7 @@ from ooodist.planner.pipeline.simulate import (
 )
 from tests.pipeline.lateness import lateness, step_with
 
-Step = tuple[float, list[runtime.Ran]]  # when it began, and what was done in it
+Step = tuple[float, list[MeasuredRun]]  # when it began, and what was done in it
 
 STEPS = 3
 TRIES = 12  # of so many steps; one is enough where nothing else runs
@@ -50,7 +51,7 @@ class Recorded(runtime.Runtime):
 
     steps: ClassVar[list[Step]] = []
 
-    def step(self, after_forward: Callable[[], None] = lambda: None) -> list[runtime.Ran]:
+    def step(self, after_forward: Callable[[], None] = lambda: None) -> list[MeasuredRun]:
         begin = time.perf_counter()
         ran = super().step(after_forward)
         self.steps.append((begin, ran))
@@ -173,7 +174,7 @@ def all_lateness(plan: PipelinePlan, steps: list[list[Step]]) -> list[dict[Actio
     ]
 
 
-def is_computed(ran: runtime.Ran) -> bool:
+def is_computed(ran: MeasuredRun) -> bool:
     return ran.action.kind in COMPUTE_KINDS
 
 

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import pytest
 
-from ooodist import data
 from ooodist.config import job
+from ooodist.data import kinds
 from ooodist.data.result import Data
 from ooodist.errors import UserError
 
@@ -37,14 +37,14 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def load(settings: str, *, batch: int = 8, rank: int = 0, size: int = 1, start: int = 0) -> Data:
     config = job.load(None, [f"data={{{settings}}}"]).data
-    return data.load(config, batch=batch, rank=rank, size=size, seed=3, start_step=start)
+    return kinds.load(config, batch=batch, rank=rank, size=size, seed=3, start_step=start)
 
 
 def images(loaded: Data, number: int) -> list[np.ndarray]:
     return [x.numpy() for x, _ in loaded.train.take(number)]
 
 
-@pytest.mark.parametrize("kind", ["name: digits", "name: tests.data.test_layers:sequential"])
+@pytest.mark.parametrize("kind", ["name: digits", "name: tests.data.kinds.test_layers:sequential"])
 def test_numbers_depend_on_a_samples_place_alone(kind: str) -> None:
     settings = f"{kind}, augment: {LAYERS}"
     whole = images(load(settings), 4)

@@ -24,6 +24,7 @@ from ooodist.planner.pipeline.actions import COMPUTE_KINDS, FORWARD, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
 from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.simulate import (
+    MeasuredRun,
     PipelineTimeline,
     Run,
     exchanges_of,
@@ -35,7 +36,7 @@ from ooodist.util.patience import Patience
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from ooodist.pipeline.runtime.runtime import Ran, Runtime
+    from ooodist.pipeline.runtime.runtime import Runtime
 
 STEPS = 10  # timed steps
 AWAKE_SECONDS = 200e-6  # busy wait before a deadline; a sleep may end late by this much
@@ -190,7 +191,7 @@ def emulate(
 @contextlib.contextmanager
 def _emulated(
     world: MPI.Intracomm, schedule: Schedule, costs: PipelineCosts, timeout: float | None
-) -> Iterator[Callable[[], tuple[Sequence[Ran], float]]]:
+) -> Iterator[Callable[[], tuple[Sequence[MeasuredRun], float]]]:
     """Yields what runs a step; it returns this rank's actions and its seconds."""
     from ooodist.pipeline.runtime.runtime import Runtime  # imports MPI
     from ooodist.pipeline.runtime.transport import Transport
@@ -224,7 +225,7 @@ def _meet(world: MPI.Intracomm) -> None:
 
 def _timed_step(
     runtime: Runtime, own: Sequence[int], costs: PipelineCosts
-) -> tuple[Sequence[Ran], float]:
+) -> tuple[Sequence[MeasuredRun], float]:
     """Runs a step; returns this rank's actions and its seconds.
 
     Exchanges with replicas, which there are not, and updates are waited for.
@@ -238,7 +239,7 @@ def _timed_step(
     return ran, time.perf_counter() - begin
 
 
-def _times(ran: Sequence[Ran], seconds: float) -> np.ndarray:
+def _times(ran: Sequence[MeasuredRun], seconds: float) -> np.ndarray:
     """Returns the times of one step in the form that :func:`summarize` takes."""
     return np.array([*((each.start, each.end, each.waited) for each in ran), (seconds, 0, 0)])
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import needs_built
-
-from .conftest import Launchers, forked, networks_of, python, wait_until
-from .test_real_engines import PROGRAMS
+from tests.jobs import ROOT, needs_built
+from tests.launcher.conftest import Launchers, forked, networks_of, python, wait_until
+from tests.launcher.test_real_engines import PROGRAMS
 
 GIVEN = ["-np", "2", "--engine", "collective", "--rate", "100Mbit"]
 # A worker with a child, and one more that has left its process group.
@@ -183,11 +182,16 @@ def test_wrong_use(netlabs: Launchers, arguments: list[str], message: str) -> No
 def test_without_root(netlabs: Launchers) -> None:
     # As another user; the checkout and its Python need not be readable for that one.
     script = (
-        "import os, sys; from ooodist.launcher import netlab; "
+        "import os, sys; from lab import netlab; "
         f"os.seteuid(65534); sys.exit(netlab.main({[*GIVEN, '--', '/bin/true']!r}))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
     )
     check_error(done, "the emulated network needs root")
 

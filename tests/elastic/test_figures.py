@@ -13,7 +13,7 @@ from matplotlib.image import AxesImage
 from PIL import Image
 
 from ooodist.elastic.controller import Renewal
-from ooodist.report.elastic_figure import (
+from ooodist.elastic.figures import (
     MOST_NAMES,
     MOST_STEPS,
     selection_map,

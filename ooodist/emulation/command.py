@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ooodist.config import job as job_file
-from ooodist.config.sections import ParallelConfig
+from ooodist.emulation.emulate import Emulation, emulate, stretched
 from ooodist.errors import UserError
-from ooodist.pipeline.emulation import Emulation, emulate, stretched
 from ooodist.planner.pipeline.actions import from_csv, to_csv
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.layer_costs import read_model_costs
 from ooodist.planner.pipeline.plan import make_plan
+from ooodist.settings.sections import ParallelConfig
 from ooodist.util import yaml_dataclass
 from ooodist.util.program import CRASH_CODE, INTERRUPTED_CODE, USER_ERROR_CODE, print_error
 from ooodist.util.quantity import counted

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from ooodist.launcher import cable
+from lab import cable
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOBUFS])

@@ -1,0 +1,1 @@
+"""Pipelines whose ranks wait instead of computing, to try schedules without a cluster."""
