@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
+from ooodist.compat.attributes import replaced
 from ooodist.errors import UserError
 
 T = TypeVar("T")
@@ -66,25 +68,21 @@ def without_initializing() -> Iterator[list[keras.Variable]]:
         variable._value, variable._initializer = None, initializer
         made.append(variable)
 
-    kind = keras.Variable
-    plain = kind._initialize_with_initializer, kind._deferred_initialize
-    kind._initialize_with_initializer = remember
-    kind._deferred_initialize = lambda _: None  # at the end of Keras' own scopes: not yet
-    try:
+    with replaced(
+        keras.Variable,
+        _initialize_with_initializer=remember,
+        _deferred_initialize=lambda _: None,  # at the end of Keras' own scopes: not yet
+    ):
         yield made
-    finally:
-        kind._initialize_with_initializer, kind._deferred_initialize = plain
 
 
-@contextlib.contextmanager
-def assigning_to_those_with_values() -> Iterator[None]:
-    """Assigns values to variables that have one already in this block; to others, nothing.
+def assigning_to_those_with_values() -> AbstractContextManager[None]:
+    """Assigns values to variables that have one already in a block; to others, nothing.
 
     A value of another shape is refused for either, as Keras does. So a file of the whole model can
     be loaded into a part of it, with memory for one array at a time.
     """
-    kind = keras.Variable
-    plain = kind.assign
+    plain = keras.Variable.assign
 
     def assign(variable: keras.Variable, value: Any) -> Any:
         if has_value(variable):
@@ -93,11 +91,7 @@ def assigning_to_those_with_values() -> Iterator[None]:
             raise ValueError(f"{variable.path} has shape {variable.shape}, not {value.shape}")
         return value
 
-    kind.assign = assign
-    try:
-        yield
-    finally:
-        kind.assign = plain
+    return replaced(keras.Variable, assign=assign)
 
 
 def build_without_values(

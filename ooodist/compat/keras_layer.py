@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+
+from ooodist.compat.attributes import replaced
 
 Moments = Callable[[tf.Tensor, tf.Tensor | None], tuple[tf.Tensor, tf.Tensor]]
 
@@ -74,9 +76,10 @@ def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
     return axes
 
 
-@contextlib.contextmanager
-def replaced_moments(layer: keras.layers.BatchNormalization, moments: Moments) -> Iterator[None]:
-    """Replaces how a batch norm computes a batch's mean and variance in this block.
+def replaced_moments(
+    layer: keras.layers.BatchNormalization, moments: Moments
+) -> AbstractContextManager[None]:
+    """Replaces how a batch norm computes a batch's mean and variance in a block.
 
     ``BatchNormalization._moments`` (since Keras 3.0) is the one place where it computes them; the
     public ``synchronized=True`` only works through tf.distribute.
@@ -85,11 +88,7 @@ def replaced_moments(layer: keras.layers.BatchNormalization, moments: Moments) -
         layer: the batch norm.
         moments: gets the inputs and their mask; returns mean and variance, both (channels,).
     """
-    layer._moments = moments  # on the instance
-    try:
-        yield
-    finally:
-        del layer._moments
+    return replaced(layer, _moments=moments)
 
 
 def replace_inner_loop(layer: keras.layers.RNN, loop: Callable[..., Any]) -> None:

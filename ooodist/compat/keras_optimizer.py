@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.optimizers import Optimizer
 
+from ooodist.compat.attributes import replaced
 from ooodist.compat.tensorflow_graph import handle_of
 
 
@@ -21,20 +23,12 @@ def rate_or_schedule(optimizer: Optimizer) -> Any:
     return optimizer._learning_rate
 
 
-@contextlib.contextmanager
-def showing_iterations(optimizer: Optimizer, count: tf.Variable) -> Iterator[None]:
-    """Makes the optimizer take ``count`` for the number of its steps so far in this block.
+def showing_iterations(optimizer: Optimizer, count: tf.Variable) -> AbstractContextManager[None]:
+    """Makes the optimizer take ``count`` for the number of its steps so far in a block.
 
-    The public ``iterations`` reads ``_iterations`` and cannot be set. This bypasses Keras's
-    attribute tracking, which would save ``count`` with the model.
+    The public ``iterations`` reads ``_iterations`` and cannot be set.
     """
-    attributes = vars(optimizer)
-    before = attributes["_iterations"]
-    attributes["_iterations"] = count
-    try:
-        yield
-    finally:
-        attributes["_iterations"] = before
+    return replaced(optimizer, _iterations=count)
 
 
 def is_function_of_steps(optimizer: Optimizer) -> bool:
@@ -58,11 +52,10 @@ def uncounted(optimizer: Optimizer) -> tf.Variable:
     return count
 
 
-@contextlib.contextmanager
 def as_at_step(
     optimizer: Optimizer, count: tf.Variable, rate: tf.Variable | None
-) -> Iterator[None]:
-    """Makes the optimizer update as at an earlier step in this block, without counting a step.
+) -> AbstractContextManager[None]:
+    """Makes the optimizer update as at an earlier step in a block, without counting a step.
 
     Args:
         optimizer: a built optimizer.
@@ -71,38 +64,26 @@ def as_at_step(
 
     ``iterations`` and schedules read ``_iterations``; ``learning_rate`` returns ``_learning_rate``.
     """
-    attributes = vars(optimizer)
-    before = {name: attributes[name] for name in ("_iterations", "_learning_rate")}
-    attributes["_iterations"] = count
-    if rate is not None:
-        attributes["_learning_rate"] = rate
-    try:
-        yield
-    finally:
-        attributes.update(before)
+    rates = {} if rate is None else {"_learning_rate": rate}
+    return replaced(optimizer, _iterations=count, **rates)
 
 
-@contextlib.contextmanager
-def averaging_only(optimizer: Optimizer, weights: Sequence[Any]) -> Iterator[None]:
+def averaging_only(optimizer: Optimizer, weights: Sequence[Any]) -> AbstractContextManager[None]:
     """Makes the optimizer update the moving averages (``use_ema``) of these weights alone.
 
     ``apply`` updates those of all weights, whichever it is given: those of
     ``_trainable_variables``, whose averages are in ``_model_variables_moving_average``.
     """
     if not optimizer.use_ema:
-        yield
-        return
-    attributes = vars(optimizer)
-    names = ("_trainable_variables", "_model_variables_moving_average")
-    before = {name: attributes[name] for name in names}
+        return contextlib.nullcontext()
     own = {id(handle_of(weight)) for weight in weights}
-    places = [at for at, v in enumerate(before[names[0]]) if id(handle_of(v)) in own]
-    for name, values in before.items():
-        attributes[name] = [values[at] for at in places]
-    try:
-        yield
-    finally:
-        attributes.update(before)
+    variables, averages = optimizer._trainable_variables, optimizer._model_variables_moving_average
+    places = [at for at, v in enumerate(variables) if id(handle_of(v)) in own]
+    return replaced(
+        optimizer,
+        _trainable_variables=[variables[at] for at in places],
+        _model_variables_moving_average=[averages[at] for at in places],
+    )
 
 
 def unbuilt_copy(optimizer: Optimizer) -> Optimizer:
@@ -116,13 +97,8 @@ def unbuilt_copy(optimizer: Optimizer) -> Optimizer:
         config["inner_optimizer"] = unbuilt_copy(optimizer.inner_optimizer)
         return type(optimizer)(**config)
     rate = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
-    attributes = vars(optimizer)
-    before = attributes["_learning_rate"]
-    attributes["_learning_rate"] = rate
-    try:
+    with replaced(optimizer, _learning_rate=rate):
         config = optimizer.get_config()
-    finally:
-        attributes["_learning_rate"] = before
     return type(optimizer).from_config(config | {"learning_rate": rate})
 
 

@@ -12,6 +12,7 @@ Private names, all of ``keras.src.saving.saving_lib``, and there since Keras 3.1
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import zipfile
@@ -22,6 +23,7 @@ import keras
 import numpy as np
 from keras.src.saving import saving_lib
 
+from ooodist.compat.attributes import replaced
 from ooodist.compat.keras_optimizer import remember_what_saving_skips
 
 
@@ -59,7 +61,18 @@ def layout_of(model: keras.Model) -> Layout:
     layout = Layout()
     archive = zipfile.ZipFile(io.BytesIO(), "w")
     assets = saving_lib.DiskIOStore("assets", archive=archive, mode="w")
-    with _NotReading(model.optimizer):
+
+    def save(optimizer: Any, store: Any) -> None:
+        """Stores the variables of an optimizer, in place of their values."""
+        for index, variable in enumerate(optimizer.variables):
+            store[str(index)] = variable
+
+    with contextlib.ExitStack() as stack:
+        optimizer = model.optimizer
+        while optimizer is not None:
+            own = functools.partial(save, optimizer)
+            stack.enter_context(replaced(optimizer, save_own_variables=own))
+            optimizer = getattr(optimizer, "inner_optimizer", None)  # of LossScaleOptimizer
         saving_lib._save_state(
             model,
             weights_store=_Notes(layout),
@@ -105,27 +118,3 @@ class _Notes(saving_lib.H5IOStore):
         if not isinstance(value, keras.Variable):
             value = np.asarray(keras.ops.convert_to_numpy(value))
         self._layout.add(f"{self._group}/{key}", value)
-
-
-class _NotReading:
-    """Makes an optimizer store its variables, of which it otherwise stores the values."""
-
-    def __init__(self, optimizer: Any) -> None:
-        self._chain = []
-        while optimizer is not None:
-            self._chain.append(optimizer)
-            optimizer = getattr(optimizer, "inner_optimizer", None)  # of LossScaleOptimizer
-
-    def __enter__(self) -> None:
-        for optimizer in self._chain:
-            # On the instance, and past Keras's tracking of attributes.
-            vars(optimizer)["save_own_variables"] = functools.partial(self._save, optimizer)
-
-    def __exit__(self, *_: object) -> None:
-        for optimizer in self._chain:
-            del vars(optimizer)["save_own_variables"]
-
-    @staticmethod
-    def _save(optimizer: Any, store: Any) -> None:
-        for index, variable in enumerate(optimizer.variables):
-            store[str(index)] = variable

@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 from keras.optimizers import Optimizer
 
+from ooodist.compat.attributes import replaced
 from ooodist.compat.keras_deferred import has_value
 from ooodist.compat.keras_optimizer import showing_iterations
 from ooodist.compat.tensorflow_graph import handle_of
@@ -76,13 +77,11 @@ class OptimizerState:
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
         """Makes updates traced in this block use and increment the counts of their weights."""
-        for optimizer in self._optimizers:
-            optimizer.update_step = self._counted(optimizer, optimizer.update_step)
-        try:
-            yield
-        finally:
+        with contextlib.ExitStack() as stack:
             for optimizer in self._optimizers:
-                del optimizer.update_step
+                update_step = self._counted(optimizer, optimizer.update_step)
+                stack.enter_context(replaced(optimizer, update_step=update_step))
+            yield
 
     def _counted(
         self, optimizer: Optimizer, plain: Callable[[Any, Any, Any], None]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ooodist.config import job as job_file
-from ooodist.emulation.emulate import Emulation, emulate, stretched, wait_for
+from ooodist.emulation.emulate import Emulation, emulate, stretched
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import from_csv, to_csv
 from ooodist.planner.pipeline.costs import PipelineCosts
@@ -203,13 +203,15 @@ def _check(parallel: ParallelConfig, processes: int) -> None:
 
 def _agree(world: MPI.Intracomm, plan: Emulated | None) -> Emulated:
     """Returns rank 0's plan on all ranks; sent as YAML, which cannot contain code that runs."""
+    from ooodist.engines.mpi_messages import wait  # imports MPI
+
     packed = b"" if plan is None else yaml_dataclass.dump(plan).encode()
     size = np.array([len(packed)])
-    wait_for(world.Ibcast(size))
+    wait(world.Ibcast(size))
     buffer = np.empty(int(size[0]), np.uint8)
     if plan is not None:
         buffer[:] = np.frombuffer(packed, np.uint8)
-    wait_for(world.Ibcast(buffer))
+    wait(world.Ibcast(buffer))
     return yaml_dataclass.read_text(Emulated, buffer.tobytes().decode(), "what rank 0 sent")
 
 

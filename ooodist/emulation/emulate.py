@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 STEPS = 10  # timed steps
 AWAKE_SECONDS = 200e-6  # busy wait before a deadline; a sleep may end late by this much
-POLL_SECONDS = 1e-3  # between two checks whether other ranks have arrived
 
 
 def wait_until(deadline: float) -> None:
@@ -48,12 +47,6 @@ def wait_until(deadline: float) -> None:
     while (left := deadline - time.perf_counter()) > 0:
         if left > AWAKE_SECONDS:
             time.sleep(left - AWAKE_SECONDS)
-
-
-def wait_for(request: MPI.Request) -> None:
-    """Returns when the request is done. MPI's own waits would occupy a core that ranks may need."""
-    while not request.Test():
-        time.sleep(POLL_SECONDS)
 
 
 class EmulatedWork:
@@ -195,45 +188,12 @@ def emulate(
     return None if times is None else summarize(schedule, costs, times)
 
 
-def emulated_period(
-    world: MPI.Intracomm,
-    schedule: Schedule,
-    costs: PipelineCosts,
-    *,
-    steps: int = STEPS,
-    timeout: float | None = None,
-) -> float:
-    """Returns the seconds of a step among many, where ranks do not wait for each other at its end.
-
-    The first steps, one for each rank, do not count: then all ranks begin together. All ranks call
-    it, and get the same.
-
-    Args:
-        world: the ranks of the schedule.
-        schedule: the same on all ranks.
-        costs: costs of its stages.
-        steps: number of timed steps.
-        timeout: seconds that a rank waits for a message; None: 60.
-
-    Raises:
-        UserError: as :func:`emulate`.
-    """
-    with _emulated(world, schedule, costs, timeout) as step:
-        _meet(world)
-        for _ in range(world.size):
-            step()
-        seconds = sum(step()[1] for _ in range(steps)) / steps
-    every = np.empty(world.size)
-    wait_for(world.Iallgather(np.array([seconds]), every))
-    return float(every.max())
-
-
 @contextlib.contextmanager
 def _emulated(
     world: MPI.Intracomm, schedule: Schedule, costs: PipelineCosts, timeout: float | None
 ) -> Iterator[Callable[[], tuple[Sequence[MeasuredRun], float]]]:
     """Yields what runs a step; it returns this rank's actions and its seconds."""
-    from ooodist.pipeline.runtime.runtime import Runtime  # imports MPI, which starts it
+    from ooodist.pipeline.runtime.runtime import Runtime  # imports MPI
     from ooodist.pipeline.runtime.transport import Transport
 
     communicator = world.Dup()
@@ -257,7 +217,9 @@ def _emulated(
 
 def _meet(world: MPI.Intracomm) -> None:
     """Returns once all ranks are ready."""
-    wait_for(world.Ibarrier())
+    from ooodist.engines.mpi_messages import wait  # imports MPI, which starts it
+
+    wait(world.Ibarrier())
     world.Barrier()  # short, and all leave it at nearly the same moment
 
 

@@ -10,7 +10,6 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from ooodist.errors import UserError
 from ooodist.util.patience import Patience, moved
 
 # Open MPI keeps a core busy while it waits; a waiting rank leaves it to those that compute.
@@ -34,18 +33,14 @@ def wait(request: MPI.Request, what: str = "", patience: Patience | None = None)
         patience: for how long; None: without end.
 
     Raises:
-        UserError: it takes longer than that.
+        Stalled: it takes longer than that.
     """
     pause = SHORTEST_PAUSE
     began = time.monotonic()
     while not request.Test():
-        waited = time.monotonic() - began
-        if patience is not None and waited > patience.seconds:
-            raise UserError(
-                f"rank {MPI.COMM_WORLD.rank} waits at {what} since {waited:.0f} s: not all ranks "
-                "have come to it; one may have died or be stuck. If a step may take that long, "
-                f"raise timeout ({patience})"
-            )
+        if patience is not None:
+            where = f"rank {MPI.COMM_WORLD.rank} waits at {what}"
+            patience.check(began, where, "not all ranks have come to it")
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
     moved()

@@ -45,7 +45,6 @@ def describe_network(
     servers: int | None = None,
     devices: int = 1,
     inside: float | None = None,
-    measured: Network | None = None,
 ) -> Network:
     """Returns the costs of exchanges on a described network.
 
@@ -59,14 +58,12 @@ def describe_network(
         devices: workers per host.
         inside: bits per second of a device's link inside its host, in each direction; for more
             than one device.
-        measured: a real network with this engine, for the costs that do not come from the wire:
-            those of an exchange besides its bytes, and of the CPU (per byte on the wire).
 
     Raises:
         UserError: the arguments contradict each other, or are out of range.
     """
     kind = find(engine)
-    _check(kind, workers, bandwidth, latency, servers, measured)
+    _check(kind, workers, bandwidth, latency, servers)
     _check_devices(workers, devices, inside)
     if workers == 1:
         return Network(engine, 1, by_urgency=kind.sends_by_urgency)
@@ -84,18 +81,13 @@ def describe_network(
     hidden, fixed = trips * latency, 0.0
     if kind.agreement_trips is not None and hosts > 1:
         hidden, fixed = kind.agreement_trips * latency, hidden
-    own = measured or Network(engine, workers)
-    traffic = _share_sent(hosts) / _share_sent(own.workers) if own.workers > 1 else 1.0
     return Network(
         engine,
         workers,
-        latency=hidden + own.latency,
-        fixed=fixed + own.fixed,
+        latency=hidden,
+        fixed=fixed,
         seconds_per_byte=seconds_per_byte,
         pull_seconds_per_byte=pull_seconds_per_byte,
-        cpu_seconds_per_byte=own.cpu_seconds_per_byte * traffic,
-        cpu_seconds_per_exchange=own.cpu_seconds_per_exchange,
-        cpu_seconds_per_copied_byte=own.cpu_seconds_per_copied_byte,
         by_urgency=kind.sends_by_urgency,
     )
 
@@ -131,14 +123,7 @@ def _share_sent(workers: int) -> float:
     return 2 * (workers - 1) / workers
 
 
-def _check(
-    kind: Kind,
-    workers: int,
-    bandwidth: float,
-    latency: float,
-    servers: int | None,
-    measured: Network | None,
-) -> None:
+def _check(kind: Kind, workers: int, bandwidth: float, latency: float, servers: int | None) -> None:
     engine = kind.name
     if kind.runs_pipelines:
         raise UserError(f"engine is {engine}, which sums no gradients; take another one")
@@ -156,9 +141,4 @@ def _check(
         raise UserError(
             f"servers is {servers}; give at least 1, or leave servers out to have one on each "
             "worker's host"
-        )
-    if measured is not None and measured.engine != engine:
-        raise UserError(
-            f"the network was measured with engine {measured.engine}, but the described one has "
-            f"{engine}; measure it with {engine}"
         )

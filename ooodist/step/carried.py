@@ -15,16 +15,16 @@ before anybody looks at them, all ranks apply what is left (:meth:`Carrying.flus
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
+from ooodist.compat.attributes import replaced
 from ooodist.compat.keras_optimizer import (
     as_at_step,
     averaging_only,
@@ -174,9 +174,8 @@ class CarriedUpdates:
         """Exchanges and applies what the call before has left, at the start of a traced call."""
         self._backward.took_over(self._exchange_and_apply(left, left.is_there))
 
-    @contextlib.contextmanager
-    def leaving(self) -> Iterator[None]:
-        """Leaves the carried updates of the step that is traced in this block to the next call."""
+    def leaving(self) -> AbstractContextManager[None]:
+        """Leaves the carried updates of the step that is traced in a block to the next call."""
 
         def apply_to_others(plain: Any, gradients: Any, variables: Any) -> None:
             optimizer = self._optimizer
@@ -196,8 +195,7 @@ class CarriedUpdates:
             with averaging_only(optimizer, [v for _, v in others]):
                 in_cross_replica_context(plain, [g for g, _ in others], [v for _, v in others])
 
-        with replaced_apply([self._optimizer], apply_to_others):
-            yield
+        return replaced_apply([self._optimizer], apply_to_others)
 
     def left(self) -> Left:
         """Returns what the call that was traced just now leaves."""
@@ -279,15 +277,9 @@ class Carrying:
             self._why_not = ""
         return self.is_wanted and bool(plan.carried)
 
-    @contextlib.contextmanager
-    def none(self, why: str = "") -> Iterator[None]:
-        """Makes calls in this block end with all their updates, and logs why if that matters."""
-        before = self.is_wanted, self._why_not
-        self.is_wanted, self._why_not = False, why
-        try:
-            yield
-        finally:
-            self.is_wanted, self._why_not = before
+    def none(self, why: str = "") -> AbstractContextManager[None]:
+        """Makes calls in a block end with all their updates, and logs why if that matters."""
+        return replaced(self, is_wanted=False, _why_not=why)
 
     def take(self, updates: CarriedUpdates | None) -> Left | None:
         """Returns what a call begins with; applies what another launch has left.

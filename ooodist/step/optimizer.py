@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from ooodist.compat.attributes import replaced
 from ooodist.errors import UserError
 from ooodist.step.autograph import not_converted
 
@@ -34,37 +36,28 @@ def apply(optimizer: keras.optimizers.Optimizer, gradients: Any, variables: Any 
         in_cross_replica_context(optimizer.apply, gradients, variables)
 
 
-@contextlib.contextmanager
-def updating_one_by_one(model: keras.Model) -> Iterator[None]:
-    """Makes every optimizer of the model update weights one by one in this block."""
+def updating_one_by_one(model: keras.Model) -> AbstractContextManager[None]:
+    """Makes every optimizer of the model update weights one by one in a block."""
     # Loss scaling looks at all gradients first, and insists on a replica context.
     able = [
         optimizer
         for optimizer in optimizers_of(model)
         if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     ]
-    with replaced_apply(able, apply_with=in_cross_replica_context):
-        yield
+    return replaced_apply(able, apply_with=in_cross_replica_context)
 
 
-@contextlib.contextmanager
-def not_updating(model: keras.Model) -> Iterator[None]:
-    """Makes ``apply`` of the model's optimizers do nothing in this block."""
-    with replaced_apply(optimizers_of(model), apply_with=lambda *_: None):
-        yield
+def not_updating(model: keras.Model) -> AbstractContextManager[None]:
+    """Makes ``apply`` of the model's optimizers do nothing in a block."""
+    return replaced_apply(optimizers_of(model), apply_with=lambda *_: None)
 
 
-@contextlib.contextmanager
-def not_built(model: keras.Model) -> Iterator[None]:
-    """Makes ``build`` of the model's compiled optimizer do nothing in this block."""
+def not_built(model: keras.Model) -> AbstractContextManager[None]:
+    """Makes ``build`` of the model's compiled optimizer do nothing in a block."""
     optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None:
-        optimizer.build = lambda _variables: None  # on the instance
-    try:
-        yield
-    finally:
-        if optimizer is not None:
-            del optimizer.build
+    if optimizer is None:
+        return contextlib.nullcontext()
+    return replaced(optimizer, build=lambda _variables: None)
 
 
 @contextlib.contextmanager
@@ -81,11 +74,8 @@ def scaling_parts(model: keras.Model, parts: int) -> Iterator[bool]:
         yield False
         return
     plain = optimizer.scale_loss
-    optimizer.scale_loss = lambda loss: plain(loss) / parts  # on the instance
-    try:
+    with replaced(optimizer, scale_loss=lambda loss: plain(loss) / parts):
         yield True
-    finally:
-        del optimizer.scale_loss
 
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
@@ -170,17 +160,10 @@ def replaced_apply(
     def replacement(plain: Any) -> Any:
         return lambda grads, trainable_variables=None: apply_with(plain, grads, trainable_variables)
 
-    before = [vars(optimizer).get("apply") for optimizer in optimizers]  # of a block around this
-    for optimizer in optimizers:
-        optimizer.apply = replacement(optimizer.apply)  # on the instance
-    try:
+    with contextlib.ExitStack() as stack:
+        for optimizer in optimizers:
+            stack.enter_context(replaced(optimizer, apply=replacement(optimizer.apply)))
         yield
-    finally:
-        for optimizer, outer in zip(optimizers, before, strict=True):
-            if outer is None:
-                del optimizer.apply
-            else:
-                optimizer.apply = outer
 
 
 def in_cross_replica_context(apply_plain: Any, gradients: Any, variables: Any) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
 from ooodist import engines
+from ooodist.compat.attributes import replaced
 from ooodist.compat.tensorflow_graph import is_variable
 from ooodist.compat.tensorflow_runtime import others_record
 from ooodist.graph.units import Gradient
@@ -161,9 +162,10 @@ def _shared_exchange(credit: int | None, bucket_bytes: int) -> GradientExchange:
     return _exchanges[key]
 
 
-@contextlib.contextmanager
-def watch_gradients(handler: Handler, trained: Choice | None = None) -> Iterator[None]:
-    """Passes the gradients that any ``tf.GradientTape`` computes in this block through a handler.
+def watch_gradients(
+    handler: Handler, trained: Choice | None = None
+) -> AbstractContextManager[None]:
+    """Passes the gradients that any ``tf.GradientTape`` computes in a block through a handler.
 
     So a model's ``train_step``, Keras's or a custom one, needs no change. Not intercepted are
     other threads, gradients with respect to tensors (a gradient penalty, say), and those that
@@ -226,8 +228,4 @@ def watch_gradients(handler: Handler, trained: Choice | None = None) -> Iterator
         finally:
             is_computing = False
 
-    tf.GradientTape.gradient = gradient
-    try:
-        yield
-    finally:
-        tf.GradientTape.gradient = _plain_gradient
+    return replaced(tf.GradientTape, gradient=gradient)

@@ -7,28 +7,26 @@ weights themselves.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 from keras.optimizers import Optimizer
 
+from ooodist.compat.attributes import replaced
 from ooodist.graph.ops import has_side_effects, num_bytes
 
 LARGE = 1 << 20  # bytes; small weights are updated beside each other
 
 
-@contextlib.contextmanager
-def one_after_the_other(optimizer: Optimizer) -> Iterator[None]:
-    """Makes each update of a large weight that is traced in this block wait for the one before.
+def one_after_the_other(optimizer: Optimizer) -> AbstractContextManager[None]:
+    """Makes each update of a large weight that is traced in a block wait for the one before.
 
     No number changes.
 
     Args:
         optimizer: the one that updates weights, not one that wraps it.
     """
-    set_before = vars(optimizer).get("update_step")
     plain = optimizer.update_step
     ended: list[tf.Operation] = []
 
@@ -42,11 +40,4 @@ def one_after_the_other(optimizer: Optimizer) -> Iterator[None]:
             plain(gradient, variable, learning_rate)
         ended[:] = [op for op in graph.get_operations()[begin:] if has_side_effects(op)]
 
-    optimizer.update_step = update_step
-    try:
-        yield
-    finally:
-        if set_before is None:
-            del optimizer.update_step
-        else:
-            optimizer.update_step = set_before
+    return replaced(optimizer, update_step=update_step)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
+from ooodist.compat.attributes import replaced
 from ooodist.compat.keras_deferred import has_value
 from ooodist.errors import UserError
 from ooodist.util.replacing import replacing
@@ -155,9 +156,8 @@ class Best(keras.callbacks.EarlyStopping):
         return float(logs[self.monitor])
 
 
-@contextlib.contextmanager
-def _weights_of_this_rank(model: keras.Model) -> Iterator[None]:
-    """Makes a model give and take None for weights without a value in this block."""
+def _weights_of_this_rank(model: keras.Model) -> AbstractContextManager[None]:
+    """Makes a model give and take None for weights without a value in a block."""
 
     def get_weights() -> list[np.ndarray | None]:
         return [weight.numpy() if has_value(weight) else None for weight in model.weights]
@@ -167,15 +167,7 @@ def _weights_of_this_rank(model: keras.Model) -> Iterator[None]:
             if value is not None:
                 weight.assign(value)
 
-    names = ("get_weights", "set_weights")
-    replaced = {name: vars(model)[name] for name in names if name in vars(model)}
-    model.get_weights, model.set_weights = get_weights, set_weights  # on the instance
-    try:
-        yield
-    finally:
-        del model.get_weights, model.set_weights
-        for name, method in replaced.items():
-            setattr(model, name, method)
+    return replaced(model, get_weights=get_weights, set_weights=set_weights)
 
 
 class EpochLog(keras.callbacks.Callback):

@@ -26,6 +26,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ooodist.compat.attributes import replaced
 from ooodist.compat.keras_model import is_inside_fit
 from ooodist.errors import UserError
 from ooodist.step import metric_states, replicas
@@ -300,16 +301,13 @@ class DistributedFit:
             self._model.train_function = None  # made anew
         if not self._alike:
             meet(self.engine, "train_on_batch")
-        epoch = self.batches_left, self._ahead, self.steps_ahead
-        self.batches_left, self._ahead, self.steps_ahead = 1, deque(), 0  # no part of the epoch
-        try:
+        # The batch is no part of the epoch.
+        with replaced(self, batches_left=1, _ahead=deque(), steps_ahead=0):
             carrying = strategy.carrying
             with contextlib.nullcontext() if carrying is None else carrying.none():
                 result = self._plain_train_on_batch(*args, **kwargs)
             strategy.watch.look()  # there may be no call after this one
             return result
-        finally:
-            self.batches_left, self._ahead, self.steps_ahead = epoch
 
     def _take_over_settings(self) -> None:
         """Overrides settings of compile() that mean something else here, and logs which."""

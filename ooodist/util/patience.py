@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+
+from ooodist.errors import UserError
 
 LEAST_SECONDS = 60.0
 TIMES_LONGEST = 10
+
+
+class Stalled(UserError):
+    """What this rank waits for has not come in time."""
 
 
 class Patience:
@@ -39,6 +46,15 @@ class Patience:
             self._first = seconds
         else:
             self._longest = max(self._longest, min(seconds, self.seconds))
+
+    def check(self, began: float, where: str, missing: str) -> None:
+        """Raises Stalled if a wait that ``began`` then, by time.monotonic(), exceeds the limit."""
+        waited = time.monotonic() - began
+        if waited > self.seconds:
+            raise Stalled(
+                f"{where} since {waited:.0f} s: {missing}; one may have died or be stuck. If a "
+                f"step may take that long, raise timeout ({self})"
+            )
 
     def __str__(self) -> str:
         if self._fixed is not None:

@@ -15,8 +15,8 @@ import numpy as np
 from mpi4py import MPI
 
 from ooodist.pipeline.runtime.forward_pass import ForwardPass, lags
-from ooodist.pipeline.runtime.transport import Stalled, Transport
-from ooodist.util.patience import Patience
+from ooodist.pipeline.runtime.transport import Transport
+from ooodist.util.patience import Patience, Stalled
 
 LIMIT = 5.0  # seconds that a rank waits for a message
 PLACEMENTS = 60

@@ -10,9 +10,9 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from ooodist.pipeline.runtime.boundary import TensorBoundary
-from ooodist.pipeline.runtime.transport import Stalled, Transport
+from ooodist.pipeline.runtime.transport import Transport
 from ooodist.planner.pipeline.actions import FORWARD
-from ooodist.util.patience import Patience
+from ooodist.util.patience import Patience, Stalled
 
 LARGE = 16 << 20  # bytes; far above what MPI hands over without the receiver
 LIMIT, PATIENCE = 2.0, 30.0  # seconds; of a message, and of these checks on a busy machine

@@ -64,16 +64,6 @@ def test_one_worker_exchanges_nothing() -> None:
     assert describe_network("horovod", 1, GBIT, 1e-3) == Network("horovod", 1)
 
 
-def test_takes_over_what_was_measured() -> None:
-    measured = Network("horovod", 2, 1e-3, 2e-4, 5e-9, 0, 1e-9, 3e-5)
-    network = describe_network("horovod", 4, 8 * GBIT, 30e-6, measured=measured)
-    assert network.latency == pytest.approx(60e-6 + 1e-3)
-    assert network.fixed == pytest.approx(180e-6 + 2e-4)
-    assert network.seconds_per_byte == pytest.approx(1.5e-9)  # that of the described wire
-    assert network.cpu_seconds_per_byte == pytest.approx(1.5e-9)  # 1.5 times as much is sent
-    assert network.cpu_seconds_per_exchange == 3e-5
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -84,7 +74,6 @@ def test_takes_over_what_was_measured() -> None:
         ({"latency": -1.0}, "latency is -1 s"),
         ({"servers": 4}, "servers is 4, but engine horovod has none"),
         ({"engine": "byteps", "servers": 0}, "servers is 0; give at least 1"),
-        ({"measured": Network("byteps", 2)}, "measured with engine byteps"),
         ({"devices": 3, "inside": GBIT}, "devices is 3 with 4 workers; it must divide them"),
         ({"devices": 0}, "devices is 0 with 4 workers"),
         ({"devices": 2}, "inside is not given with 2 devices a host"),

@@ -33,6 +33,7 @@ from ooodist.elastic.selection.knapsack import best_filling
 
 logger = logging.getLogger("ooodist")
 
+BISECTIONS = 12  # in the search for the largest budget whose step fits
 MAX_CLOSED_SETS = 4096  # residual networks have a few hundred
 SLACK = 1e-10  # share of the budget; exceeds the rounding error of sums of seconds
 PRECISION = 46  # bits of the greatest importance and of the room: sums of 2^16 of them are exact
@@ -100,7 +101,6 @@ def select_planned(
     *,
     least: float,
     most: float,
-    rounds: int = 12,
 ) -> frozenset[int]:
     """Returns the selection for the largest virtual budget whose step fits the actual budget.
 
@@ -112,7 +112,6 @@ def select_planned(
         seconds_of: returns the planned seconds of a selection's step; called once per selection.
         budget: the actual budget in seconds of a step.
         least, most: the virtual budgets between which to search, in seconds.
-        rounds: the number of bisections.
 
     Raises:
         ValueError: not even the selection for the least virtual budget fits.
@@ -131,7 +130,7 @@ def select_planned(
     if fits(largest):
         return largest
     too_much = most
-    for _ in range(rounds):
+    for _ in range(BISECTIONS):
         virtual = (least + too_much) / 2
         proposed = propose(virtual)
         if fits(proposed):

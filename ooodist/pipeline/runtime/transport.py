@@ -49,10 +49,6 @@ def takes_gpu_memory() -> bool:
     return False
 
 
-class Stalled(UserError):
-    """A message was not sent, or not received, within the timeout."""
-
-
 @dataclass
 class Message:
     """Arrays in transit.
@@ -247,13 +243,8 @@ class Transport:
         while not message.done.wait(FAILURE_SECONDS):
             if self._failure is not None:
                 raise self._failure
-            waited = time.monotonic() - begin
-            if waited > self._patience.seconds:
-                raise Stalled(
-                    f"rank {self.rank} waits at {message.name} since {waited:.0f} s: "
-                    f"{message.failing}, which may have died or be stuck; if an action may take "
-                    f"that long, raise timeout ({self._patience})"
-                )
+            where = f"rank {self.rank} waits at {message.name}"
+            self._patience.check(begin, where, message.failing)
         self._waits = False
         return time.monotonic() - begin
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 from keras.optimizers import LossScaleOptimizer, Optimizer
 from mpi4py import MPI
 
+from ooodist.compat.attributes import replaced
 from ooodist.engines.mpi_messages import wait
 from ooodist.errors import UserError
 from ooodist.step.finiteness.finite import GradientSums
@@ -149,13 +150,8 @@ class Update:
     @contextlib.contextmanager
     def _agreed(self, finite: tf.Tensor) -> Iterator[None]:
         """Makes the optimizer use what all ranks have agreed on."""
-        limit = self._inner.global_clipnorm
-        self._inner.global_clipnorm = None
-        if self._inner is not self._optimizer:
-            self._optimizer.check_finite = lambda _: finite
-        try:
-            yield
-        finally:
-            self._inner.global_clipnorm = limit
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(replaced(self._inner, global_clipnorm=None))
             if self._inner is not self._optimizer:
-                del self._optimizer.check_finite
+                stack.enter_context(replaced(self._optimizer, check_finite=lambda _: finite))
+            yield

@@ -35,7 +35,10 @@ class Lanes(ABC):
         arrivals: in the order in which they enter, which is the order in which they complete.
     """
 
-    def __init__(self, network: Network, pieces: list[tuple[Piece, ...]]) -> None:
+    def __init__(
+        self, network: Network, pieces: list[tuple[Piece, ...]], credit: int | None
+    ) -> None:
+        self._credit = credit or sys.maxsize
         self.arrivals: list[Arrival] = []
         self._pieces = pieces
         self._latency = network.latency
@@ -77,8 +80,7 @@ class InSequence(Lanes):
     def __init__(
         self, network: Network, pieces: list[tuple[Piece, ...]], credit: int | None
     ) -> None:
-        super().__init__(network, pieces)
-        self._credit = credit or sys.maxsize
+        super().__init__(network, pieces, credit)
         self._ends: list[float] = []  # when each exchange is complete
 
     def hand_over(self, step: int, exchanges: list[int], now: float) -> None:
@@ -105,8 +107,7 @@ class ByUrgency(Lanes):
     def __init__(
         self, network: Network, pieces: list[tuple[Piece, ...]], credit: int | None
     ) -> None:
-        super().__init__(network, pieces)
-        self._credit = credit or sys.maxsize
+        super().__init__(network, pieces, credit)
         self._waiting: list[tuple[int, int]] = []  # heap of (exchange, step)
         self._num_entered = [0] * len(pieces)  # pieces of each exchange's earliest waiting step
         self._last_ready = 0.0

@@ -179,10 +179,6 @@ class Planner:
             for name in self.named(self._steps[0])
         }
 
-    def search(self, seed: int) -> Plan:
-        """Returns the best plan. Raises UserError if none fits into memory."""
-        return self.search_both(seed)[0]
-
     def search_both(self, seed: int) -> tuple[Plan, Plan]:
         """Returns the best plan, and the best of those that carry nothing, which may be the same.
 

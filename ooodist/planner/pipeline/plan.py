@@ -72,25 +72,24 @@ class PipelinePlan:
         return pipeline_period(self.schedule, self.costs)
 
 
-def check_name(name: str, chunks: int | None, key: str = "parallel") -> None:
+def check_name(name: str, chunks: int | None) -> None:
     """Raises UserError unless there is a schedule of that name with so many stages per rank.
 
     Args:
         name: one of NAMES, ``auto``, or a CSV file.
         chunks: stages per rank; None: the schedule's default.
-        key: the section of the job that gave the name, for error messages.
     """
     if name == AUTO or _is_file(name):
         return
     if name not in KINDS:
         raise UserError(
-            f"{key}.schedule is {name}{did_you_mean(name, [AUTO, *NAMES])}; it must be {AUTO}, one "
-            f"of {', '.join(NAMES)}, or a file as schedule.csv"
+            f"parallel.schedule is {name}{did_you_mean(name, [AUTO, *NAMES])}; it must be {AUTO}, "
+            f"one of {', '.join(NAMES)}, or a file as schedule.csv"
         )
     kind = KINDS[name]
     if chunks is not None and not kind.may_have(chunks):
         raise UserError(
-            f"{key}.chunks is {chunks}, but the schedule {name} has {kind.chunks} "
+            f"parallel.chunks is {chunks}, but the schedule {name} has {kind.chunks} "
             f"stage{'s' if kind.chunks > 1 else ''} a rank; leave chunks out, or take another "
             "schedule"
         )

@@ -15,27 +15,26 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
-from ooodist.compat.keras_loss import replaced_reduction
+from ooodist.compat.attributes import replaced_reduction
 from ooodist.engines.base import Engine
 
 _MEANS = ("mean", "sum_over_batch_size")
 
 
-@contextlib.contextmanager
-def of_whole_batch(engine: Engine) -> Iterator[None]:
-    """Scales the Keras losses that are computed in this block, in which one step is traced.
+def of_whole_batch(engine: Engine) -> AbstractContextManager[None]:
+    """Scales the Keras losses that are computed in a block, in which one step is traced.
 
     A loss with a mask exchanges one number, which depends only on the mask and so is there before
     the forward pass ends. Other losses stay as they are, bit for bit.
     """
     if engine.size == 1:
-        yield
-        return
+        return contextlib.nullcontext()
     number = itertools.count()
 
     def replacement(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,5 +56,4 @@ def of_whole_batch(engine: Engine) -> Iterator[None]:
 
         return reduce
 
-    with replaced_reduction(replacement):
-        yield
+    return replaced_reduction(replacement)

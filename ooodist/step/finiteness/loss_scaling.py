@@ -16,13 +16,14 @@ float32 on one rank, times the number of ranks, are left out here even if their 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from ooodist.compat.attributes import replaced
 from ooodist.compat.keras_optimizer import as_at_step, averaging_only, uncounted
 from ooodist.compat.tensorflow_graph import handle_of
 from ooodist.engines.base import Engine
@@ -75,9 +76,10 @@ class EarlyVerdict:
         own = tf.cast(tf.reduce_any(bad), tf.float32)
         self._finite = tf.equal(self._engine.sum_in_graph(own, NAME), 0.0)
 
-    @contextlib.contextmanager
-    def updating(self, groups: Callable[[], Sequence[Sequence[Any]]]) -> Iterator[None]:
-        """Updates, in this block, each group of weights as its gradients arrive, if all are finite.
+    def updating(
+        self, groups: Callable[[], Sequence[Sequence[Any]]]
+    ) -> AbstractContextManager[None]:
+        """Updates, in a block, each group of weights as its gradients arrive, if all are finite.
 
         Args:
             groups: called when gradients are applied; returns the weights that arrive together.
@@ -88,8 +90,7 @@ class EarlyVerdict:
             self._update(groups(), found)
             self._note(plain)
 
-        with replaced_apply([self._optimizer], apply_each):
-            yield
+        return replaced_apply([self._optimizer], apply_each)
 
     def _update(self, groups: Sequence[Sequence[Any]], gradients: Mapping[int, Gradient]) -> None:
         inner = self._optimizer.inner_optimizer
@@ -112,12 +113,11 @@ class EarlyVerdict:
         def count(*_: Any) -> None:
             inner.iterations.assign_add(1)
 
-        optimizer.check_finite = lambda _gradients: finite  # on the instance
-        try:
-            with replaced_apply([inner], count):
-                plain([], None)
-        finally:
-            del optimizer.check_finite
+        with (
+            replaced(optimizer, check_finite=lambda _gradients: finite),
+            replaced_apply([inner], count),
+        ):
+            plain([], None)
         self._finite = None
 
 
