@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from ooodist.compat.tensorflow_runtime import is_deterministic
-from ooodist.data_parallel.strategy import DataParallel
+from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.data_parallel.xla import COMPILED, COMPILING, JitCompile, compiling, setting_of
 from ooodist.step.launch import Batch, Run
 from ooodist.trainer.live import LiveTrial, Logs

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ooodist.compat.tensorflow_runtime import is_deterministic
+from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.data_parallel.live_planning import LivePlanning
 from ooodist.data_parallel.planning import as_exchanged, limits_of, log_wire, profile_for
-from ooodist.data_parallel.strategy import DataParallel
 from ooodist.data_parallel.xla import COMPILED, JitCompile, compiling, setting_of
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts

@@ -18,8 +18,8 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
+from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.data_parallel.planning import limits_of, planned_for, profile_for
-from ooodist.data_parallel.strategy import DataParallel
 from ooodist.elastic import timing
 from ooodist.elastic.controller import Mask
 from ooodist.elastic.cost_model import CostModel, OneWorker, SeveralWorkers

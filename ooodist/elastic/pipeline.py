@@ -24,8 +24,8 @@ from ooodist.elastic.stage_units import measure_stage_units
 from ooodist.pipeline.assembly import Assembly
 from ooodist.pipeline.cutting import first_trained
 from ooodist.pipeline.holding import deliver
+from ooodist.pipeline.pipeline_strategy import Pipeline
 from ooodist.pipeline.planning import plan_schedule
-from ooodist.pipeline.strategy import Pipeline
 from ooodist.planner.costs import StepCosts
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts

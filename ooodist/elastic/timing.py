@@ -30,8 +30,8 @@ from ooodist.graph.digest import model_digest
 from ooodist.graph.units import find_backward_units
 from ooodist.planner.costs import StepCosts, UnitCost
 from ooodist.profiler.compute import undisturbed
-from ooodist.profiler.memory import saved_tensors
 from ooodist.profiler.owners import find_owners
+from ooodist.profiler.saved_tensors import saved_tensors
 from ooodist.profiler.state import all_variables, preserved
 from ooodist.profiler.step import StepToMeasure, as_tensors
 from ooodist.step.backward import OrderedBackward

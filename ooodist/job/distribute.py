@@ -11,9 +11,9 @@ import keras
 
 from ooodist import engines
 from ooodist.data_parallel.compiled_strategy import CompiledDataParallel
+from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.data_parallel.live_strategy import LiveDataParallel
 from ooodist.data_parallel.planning import FROM_COSTS
-from ooodist.data_parallel.strategy import DataParallel
 from ooodist.data_parallel.xla import JitCompile
 from ooodist.errors import UserError
 from ooodist.planner.data_parallel.named import BUCKET_BYTES
@@ -233,7 +233,7 @@ def distribute(
     if config is not None:
         check_order_is_found(order, k)
         from ooodist.elastic.data_parallel import SelectiveDataParallel  # imports SciPy
-        from ooodist.elastic.strategy import Elastic
+        from ooodist.elastic.elastic_strategy import Elastic
         from ooodist.transfer import provenance
 
         strategy = Elastic(SelectiveDataParallel(inner, config), config, provenance.not_copied)

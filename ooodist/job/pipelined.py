@@ -12,7 +12,7 @@ from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
 from ooodist.job.division import check_devices, choose_replicas, with_replicas
 from ooodist.pipeline.holding import build_model
-from ooodist.pipeline.strategy import Pipeline, check_model
+from ooodist.pipeline.pipeline_strategy import Pipeline, check_model
 from ooodist.settings.elastic import ElasticConfig, read_elastic
 from ooodist.settings.sections import ParallelConfig, PlanningConfig
 from ooodist.step.all_ranks.batch_norm import synchronized_layers
@@ -139,8 +139,8 @@ def pipelined(
     )
     strategy: Strategy = inner
     if config is not None:
+        from ooodist.elastic.elastic_strategy import Elastic
         from ooodist.elastic.pipeline import SelectivePipeline  # imports SciPy
-        from ooodist.elastic.strategy import Elastic
         from ooodist.transfer import provenance
 
         strategy = Elastic(SelectivePipeline(inner), config, provenance.not_copied)

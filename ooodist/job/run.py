@@ -20,7 +20,7 @@ from typing import NoReturn
 import keras
 
 from ooodist import engines
-from ooodist.checkpoint import convert, keras_file, together
+from ooodist.checkpoint import convert, keras_file, parallel_write
 from ooodist.checkpoint import folder as folders
 from ooodist.checkpoint.copies import Copies
 from ooodist.checkpoint.parts import Parts
@@ -307,7 +307,7 @@ def _averaged(job: Job, last: Path) -> Path:
         state = saved.state
     writers = job.model.ooodist.strategy.inner.writers()
     checks = job.config.on_nan != "ignore"
-    together.write(job.engine, parts, job.model, state, writers, checks=checks)
+    parallel_write.write(job.engine, parts, job.model, state, writers, checks=checks)
     return parts
 
 

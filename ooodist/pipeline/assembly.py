@@ -22,7 +22,7 @@ from ooodist.engines.mpi_messages import wait
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.cutting import Cutter
 from ooodist.pipeline.holding import Holding
-from ooodist.pipeline.layers.memory import explaining_lack_of_memory, process_bytes
+from ooodist.pipeline.layers.out_of_memory import explaining_lack_of_memory, process_bytes
 from ooodist.pipeline.links import gather_costs
 from ooodist.pipeline.measure import Awaited, Noted, costs_of, measure_stages, seconds_by_kind
 from ooodist.pipeline.planning import (

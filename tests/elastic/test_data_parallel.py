@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import ooodist
-from ooodist.data_parallel.strategy import DataParallel
+from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.elastic.controller import Mask
 from ooodist.errors import UserError
 from ooodist.graph.digest import model_digest

@@ -27,7 +27,7 @@ from ooodist.engines.local import LocalEngine
 from ooodist.graph.digest import model_digest
 from ooodist.planner.costs import SavedTensor, StepCosts, UnitCost, WeightCost
 from ooodist.profiler.compute import measure_compute
-from ooodist.profiler.memory import saved_tensors
+from ooodist.profiler.saved_tensors import saved_tensors
 from ooodist.profiler.step import StepToMeasure, trace_step
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.exchange import GradientExchange

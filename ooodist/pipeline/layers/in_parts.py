@@ -43,7 +43,7 @@ from ooodist.pipeline.layers.measure import (
     measure_layers,
     seconds_of_calls,
 )
-from ooodist.pipeline.layers.memory import explaining_lack_of_memory
+from ooodist.pipeline.layers.out_of_memory import explaining_lack_of_memory
 from ooodist.pipeline.layers.part import Part, part_of
 from ooodist.pipeline.stages import Call, calls_of, sent_specs, split
 from ooodist.planner.pipeline.layer_costs import LayerCost

@@ -50,7 +50,7 @@ from typing import Literal
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.indexed import IndexedCosts, IndexedPlan
 from ooodist.planner.data_parallel.launch import Launch
-from ooodist.planner.data_parallel.memory import Memory
+from ooodist.planner.data_parallel.memory_over_time import Memory
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
 
 UnitKind = Literal["F", "dX", "dW", "update", "middle"]

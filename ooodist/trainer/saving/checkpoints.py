@@ -24,7 +24,7 @@ from ooodist.errors import UserError
 from ooodist.step.notices import Notice, Notices
 from ooodist.trainer.callbacks import Best
 from ooodist.trainer.saving import within_epoch
-from ooodist.trainer.saving.beside import Beside
+from ooodist.trainer.saving.background_thread import Beside
 from ooodist.trainer.saving.savers import Saver, Wanted
 from ooodist.trainer.watchdog import expect_longer, expect_usual
 

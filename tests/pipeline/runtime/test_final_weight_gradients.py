@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooodist.pipeline.runtime.tail import parts_in_tail
+from ooodist.pipeline.runtime.final_weight_gradients import parts_in_tail
 from ooodist.planner.pipeline.actions import WEIGHT_GRADIENT, Action, from_csv, tail_of
 
 

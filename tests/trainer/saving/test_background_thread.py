@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ooodist.trainer.saving.beside import Beside
+from ooodist.trainer.saving.background_thread import Beside
 
 
 def test_it_runs_meanwhile_and_can_be_used_again() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import keras
 import pytest
 
-from ooodist.pipeline.alike import computes_alike, stages_together
+from ooodist.pipeline.schedule_equivalence import computes_alike, stages_together
 from ooodist.pipeline.stages import Stage, split
 from ooodist.planner.pipeline.actions import Action
 from ooodist.planner.pipeline.costs import equal_stages

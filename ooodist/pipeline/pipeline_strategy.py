@@ -17,22 +17,22 @@ import keras
 import tensorflow as tf
 from mpi4py import MPI
 
-from ooodist.checkpoint.together import spread
+from ooodist.checkpoint.parallel_write import spread
 from ooodist.compat.keras_deferred import standing_in
 from ooodist.compat.keras_model import build_with
 from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
-from ooodist.pipeline.alike import computes_alike, stages_together
 from ooodist.pipeline.assembly import Assembly, assemble
 from ooodist.pipeline.batches import whole_microbatches
 from ooodist.pipeline.evaluation.evaluation import Evaluation
 from ooodist.pipeline.holding import Holding
-from ooodist.pipeline.layers.memory import explaining_lack_of_memory
+from ooodist.pipeline.layers.out_of_memory import explaining_lack_of_memory
 from ooodist.pipeline.live_schedule import LiveSchedule
 from ooodist.pipeline.ownership import average_statistics, check_copies
 from ooodist.pipeline.planning import write_schedule
 from ooodist.pipeline.ranks import make_ranks
 from ooodist.pipeline.runtime.record import Record
+from ooodist.pipeline.schedule_equivalence import computes_alike, stages_together
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan
