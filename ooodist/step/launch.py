@@ -30,7 +30,7 @@ from ooodist.graph.units import Gradient
 from ooodist.step.all_ranks.batch_norm import synchronizing
 from ooodist.step.all_ranks.losses import of_whole_batch
 from ooodist.step.backward import OrderedBackward, variable_names
-from ooodist.step.carried import CarriedUpdates, Carrying, Left
+from ooodist.step.carried import CarriedGradients, CarriedUpdates, Carrying
 from ooodist.step.compiled import CompiledStep
 from ooodist.step.finiteness.finite import Checked, GradientSums, GradientWatch
 from ooodist.step.finiteness.loss_scaling import EarlyVerdict, can_be_early
@@ -131,7 +131,7 @@ class Launch:
         return logs
 
     def _trace_as_keras(
-        self, batches: tuple[Batch, ...], left: Left | None, notices: tf.Tensor
+        self, batches: tuple[Batch, ...], left: CarriedGradients | None, notices: tf.Tensor
     ) -> None:
         """Traces the call with the shapes of the ``element_spec``, if it is known, unless it was.
 
@@ -168,8 +168,8 @@ class Launch:
         return self._carried
 
     def _run(
-        self, batches: tuple[Batch, ...], left: Left | None, notices: tf.Tensor
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor, Left | None]:
+        self, batches: tuple[Batch, ...], left: CarriedGradients | None, notices: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor, CarriedGradients | None]:
         """Trains on the batches.
 
         Args:

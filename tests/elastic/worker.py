@@ -34,7 +34,7 @@ from ooodist.planner.data_parallel.plan import PlannedExchange, PlanWithCosts  #
 from ooodist.profiler import storage  # noqa: E402
 from ooodist.settings.sections import PlanningConfig  # noqa: E402
 from ooodist.step.backward import OrderedBackward  # noqa: E402
-from ooodist.step.carried import CarriedUpdates, Carrying, Left  # noqa: E402
+from ooodist.step.carried import CarriedGradients, CarriedUpdates, Carrying  # noqa: E402
 from ooodist.step.exchange import GradientExchange  # noqa: E402
 from ooodist.step.launch import Launch  # noqa: E402
 from tests.elastic.decisions import CHANGING, Notes, decided  # noqa: E402
@@ -233,7 +233,7 @@ def planned_selections_carry_exchanges() -> None:
         )
         return replace(planned, plan=plan)
 
-    def keep(self: Carrying, updates: CarriedUpdates, what: Left) -> None:
+    def keep(self: Carrying, updates: CarriedUpdates, what: CarriedGradients) -> None:
         left.append(len(updates.names))
         plain_keep(self, updates, what)
 
