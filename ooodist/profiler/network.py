@@ -15,7 +15,7 @@ from ooodist.engines.base import Engine
 from ooodist.engines.settings import planned_credits
 from ooodist.planner.costs import Network
 from ooodist.profiler.exchange_timing import MOST_TRACED, ExchangeTimer
-from ooodist.profiler.fit import Beside, Timed, fit_cpu, fit_lanes
+from ooodist.profiler.fit import ComputationSlowdown, Timed, fit_cpu, fit_lanes
 from ooodist.util.digest import digest
 
 logger = logging.getLogger("ooodist")
@@ -166,7 +166,7 @@ def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float 
 
 def _beside_products(
     engine: Engine, timer: ExchangeTimer, timed: Timed, count: int, product: float
-) -> Beside:
+) -> ComputationSlowdown:
     """Measures how much longer products of ``product`` seconds take with exchanges beside them."""
     products = max(1, round(max(COMPUTE_SECONDS, count * timed.each / HIDDEN) / product))
     seconds = partial(timer.beside_products, products, timed.num_bytes)
@@ -175,7 +175,7 @@ def _beside_products(
 
 def _beside_steps(
     engine: Engine, timer: ExchangeTimer, timed: Timed, step: Callable[[], object]
-) -> Beside:
+) -> ComputationSlowdown:
     """Measures how much longer training steps take with exchanges beside them."""
     alone = _most(engine, timer.beside_calls(step, 1, timed.num_bytes, 0))
     steps = max(1, round(BESIDE_SECONDS / HIDDEN / alone))
@@ -189,7 +189,7 @@ def _beside_steps(
 
 def _longer(
     engine: Engine, num_bytes: int, count: int, seconds: Callable[[int], float], repeats: int
-) -> Beside:
+) -> ComputationSlowdown:
     """Measures how much longer a computation takes with ``count`` exchanges than with none."""
     alone, pairs = [], []
     for repeat in range(repeats):
@@ -207,12 +207,12 @@ def _longer(
         statistics.median(alone) * 1e3,
         longer * 1e3,
     )
-    return Beside(num_bytes, count, longer)
+    return ComputationSlowdown(num_bytes, count, longer)
 
 
 def _with_processor_time(
-    engine: Engine, timer: ExchangeTimer, beside: Beside, cores: float
-) -> Beside:
+    engine: Engine, timer: ExchangeTimer, beside: ComputationSlowdown, cores: float
+) -> ComputationSlowdown:
     """Raises ``beside`` to at least the exchanges' processor time, divided by a rank's cores.
 
     A computation that keeps all cores busy takes at least that much longer, however noisy it is.
