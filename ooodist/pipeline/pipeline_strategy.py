@@ -32,7 +32,7 @@ from ooodist.pipeline.ownership import average_statistics, check_copies
 from ooodist.pipeline.planning import write_schedule
 from ooodist.pipeline.ranks import make_ranks
 from ooodist.pipeline.runtime.record import Record
-from ooodist.pipeline.schedule_equivalence import computes_alike, stages_together
+from ooodist.pipeline.schedule_equivalence import computes_alike, order_dependent_stages
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan
@@ -173,7 +173,7 @@ class Pipeline(Strategy):
             share = self._planning.share
             self._live = LiveSchedule(self.engine, self, self.assembly.plan, share=share)
         stages, rank_of = self.assembly.stages, self.assembly.plan.schedule.rank_of
-        self._together = stages_together(stages, rank_of)
+        self._order_dependent = order_dependent_stages(stages, rank_of)
         self._record = Record(
             model,
             self.ranks,
@@ -299,7 +299,7 @@ class Pipeline(Strategy):
 
     def computes_alike(self, one: Schedule, other: Schedule) -> bool:
         """Whether two schedules of these stages compute the same numbers, bit for bit."""
-        return computes_alike(one, other, self._together)
+        return computes_alike(one, other, self._order_dependent)
 
     # What ranks know of the model
 

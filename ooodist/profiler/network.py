@@ -105,7 +105,7 @@ def still_holds(engine: Engine, network: Network) -> bool:
     once = network.fixed + num_bytes * network.seconds_per_byte
     expected = network.latency + CHECKED * once + num_bytes * network.pull_seconds_per_byte
     timer = ExchangeTimer(engine, _credit_of_plans(engine))
-    seconds = _slowest(engine, timer.together, num_bytes, CHECKED)
+    seconds = _slowest(engine, timer.in_flight, num_bytes, CHECKED)
     holds = abs(seconds - expected) <= CHECK_TOLERANCE * expected
     logger.info(
         "profile: %d exchanges of %d KiB take %.2f ms, and %.2f ms in the profile: %s",
@@ -153,7 +153,7 @@ def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float 
     # Beside a computation, as in training: on a busy core, threads of a library wait their turn.
     products = 0 if product is None else 1 + round(OUTLASTING * count * one / product)
     one_by_one = _slowest(engine, timer.one_by_one, num_bytes, count, products)
-    together = _slowest(engine, timer.together, num_bytes, count, products)
+    together = _slowest(engine, timer.in_flight, num_bytes, count, products)
     logger.debug(
         "network: %d exchanges of %d bytes take %.2f ms one by one, %.2f ms together",
         count,

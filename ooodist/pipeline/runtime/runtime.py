@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from ooodist.pipeline.runtime.final_weight_gradients import parts_in_tail
+from ooodist.pipeline.runtime.final_weight_gradients import parts_by_action
 from ooodist.pipeline.runtime.tags import check_tags, message_tags
 from ooodist.pipeline.runtime.transport import Message, Transport
 from ooodist.planner.pipeline.actions import (
@@ -119,7 +119,7 @@ class Runtime:
         self._tags = message_tags(schedule)
         check_tags(self._tags, transport.largest_tag)
         self._divided = divided
-        self._parts = parts_in_tail(
+        self._parts = parts_by_action(
             tail_of(without_transfers(schedule).actions[transport.rank]),
             {number: work.parts for number, work in divided.items()},
         )
