@@ -16,7 +16,7 @@ from ooodist.planner.data_parallel.search import Limits
 from ooodist.profiler import folder as profiles
 from ooodist.profiler.folder import Profile
 from ooodist.step.backward import OrderedBackward
-from ooodist.step.launch import Batch, Run
+from ooodist.step.execution import Batch, Run
 from ooodist.trainer.trial import Candidate
 
 
@@ -57,7 +57,7 @@ class LiveDataParallel(DataParallel):
             self._live.close()
         planned = [] if self.planned is None else [self._candidate(self.planned)]
         self._ways["default"] = default, None
-        run = self._in_launches_of(default, self._default_steps)
+        run = self._in_executions_of(default, self._default_steps)
         self._live = LivePlanning(
             self.engine,
             self,
@@ -104,7 +104,7 @@ class LiveDataParallel(DataParallel):
         backward.carry_out(plan)
         self._ways[plan.name] = backward, planned
         predicted = None if plan.predicted is None else plan.predicted.step_seconds
-        run = self._in_launches_of(backward, plan.steps_per_execution)
+        run = self._in_executions_of(backward, plan.steps_per_execution)
         return Candidate(plan.name, run, plan.steps_per_execution, plan, predicted)
 
     def compiled_candidate(self) -> Candidate | None:
@@ -113,8 +113,8 @@ class LiveDataParallel(DataParallel):
             return None
         default = OrderedBackward(self._default_exchange)
         self._ways[COMPILED] = default, None
-        instead = self._in_launches_of(default, self._default_steps)
-        run = self._in_launches_of(default, self._default_steps, compiled=True)
+        instead = self._in_executions_of(default, self._default_steps)
+        run = self._in_executions_of(default, self._default_steps, compiled=True)
         return Candidate(COMPILED, compiling(self.model, run, instead), self._default_steps)
 
     def begin_trial(self, steps: int) -> None:

@@ -32,7 +32,7 @@ from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import PipelinePlan, reschedule
 from ooodist.profiler.state import preserved
 from ooodist.step.backward import names_by_id
-from ooodist.step.launch import Batch, Run
+from ooodist.step.execution import Batch, Run
 
 logger = logging.getLogger("ooodist")
 

@@ -38,8 +38,8 @@ from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan
 from ooodist.planner.pipeline.simulate import MeasuredRun
 from ooodist.settings.sections import ParallelConfig, PlanningConfig
+from ooodist.step.execution import Batch, Run
 from ooodist.step.finiteness.skipping import OnNan, changed_by_forward
-from ooodist.step.launch import Batch, Run
 from ooodist.step.optimizer import without_scaling
 from ooodist.trainer.strategy import Strategy
 from ooodist.util import yaml_dataclass

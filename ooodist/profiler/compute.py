@@ -32,7 +32,7 @@ from ooodist.profiler.recording.xplane import read_op_events, start_recording
 from ooodist.profiler.saved_tensors import saved_tensors
 from ooodist.profiler.state import preserved
 from ooodist.profiler.step import StepToMeasure, trace_step
-from ooodist.step.launch import Batch
+from ooodist.step.execution import Batch
 from ooodist.step.sending.rows import row_bytes
 
 logger = logging.getLogger("ooodist")

@@ -29,7 +29,7 @@ import tensorflow as tf
 from ooodist.compat.keras_model import is_inside_fit
 from ooodist.errors import UserError
 from ooodist.step import metric_states, replicas
-from ooodist.step.launch import Batch
+from ooodist.step.execution import Batch
 from ooodist.trainer import arrays, writers
 from ooodist.trainer.consistency import same_data
 from ooodist.trainer.consistency.callbacks import on_all_ranks

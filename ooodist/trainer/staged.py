@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import keras
 
 from ooodist.errors import UserError
-from ooodist.step.launch import Batch
+from ooodist.step.execution import Batch
 from ooodist.trainer import arrays
 from ooodist.trainer.consistency.meeting import meet
 from ooodist.trainer.given.arguments import KerasMethod

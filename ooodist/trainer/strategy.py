@@ -26,9 +26,9 @@ from ooodist.engines.base import Engine
 from ooodist.step import metric_states, replicas
 from ooodist.step.building import build
 from ooodist.step.carried import Carrying
+from ooodist.step.execution import Batch, Run
 from ooodist.step.finiteness.finite import GradientWatch
 from ooodist.step.finiteness.skipping import OnNan
-from ooodist.step.launch import Batch, Run
 from ooodist.step.sending.wire import ErrorFeedback
 
 logger = logging.getLogger("ooodist")
