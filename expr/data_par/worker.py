@@ -38,7 +38,7 @@ from ooodist.profiler.step import trace_step  # noqa: E402
 from ooodist.step.backward import OrderedBackward  # noqa: E402
 from ooodist.step.carried import Carrying, why_not_carried  # noqa: E402
 from ooodist.step.exchange import GradientExchange  # noqa: E402
-from ooodist.step.launch import Launch  # noqa: E402
+from ooodist.step.execution import Execution  # noqa: E402
 from ooodist.step.sending.wire import ErrorFeedback  # noqa: E402
 
 Batch = Any
@@ -62,7 +62,7 @@ class Worker:
         """
         self.traced = trace_step(self.model, self.batches[0])
         costs = measure_step(self.traced)
-        self.rows["computing"] = (self.traced.launch, 1)
+        self.rows["computing"] = (self.traced.execution, 1)
         return {"costs": yaml_dataclass.plain(costs)}
 
     def network(self, for_plans: bool) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Worker:
             backward = OrderedBackward(exchange, made)
             # Each row has its own, so what a run leaves waits for the row's next turn.
             carrying = None if why_not_carried(self.model) else Carrying(engine)
-            launch = Launch(self.model, backward, carrying=carrying)
+            launch = Execution(self.model, backward, carrying=carrying)
             self.rows[name] = (launch, made.steps_per_execution)
         self.run(name, 1)
         return {"seconds": time.perf_counter() - began}

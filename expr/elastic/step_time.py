@@ -76,7 +76,7 @@ def measure(config: Any, engine: Any, options: argparse.Namespace) -> list[dict[
     from ooodist.errors import UserError
     from ooodist.job.preparation import set_up
     from ooodist.step.backward import OrderedBackward
-    from ooodist.step.launch import Launch
+    from ooodist.step.execution import Execution
 
     job = set_up(config, engine)
     strategy = job.model.ooodist.strategy
@@ -95,12 +95,15 @@ def measure(config: Any, engine: Any, options: argparse.Namespace) -> list[dict[
             logging.warning("rho %g: %s", rho, error)
             continue
         controller.renew(batches[:4])
-        controllers[rho], launches[rho] = controller, strategy.selective.launch_for(controller.mask)
+        controllers[rho], launches[rho] = (
+            controller,
+            strategy.selective.execution_for(controller.mask),
+        )
     if options.order == "inorder":
-        launches[1.0] = Launch(job.model, OrderedBackward(strategy.inner.backward.exchange))
+        launches[1.0] = Execution(job.model, OrderedBackward(strategy.inner.backward.exchange))
     else:
         everything = choice.weights(range(len(choice.items)))
-        launches[1.0] = strategy.selective.launch_for(Mask(1, everything))
+        launches[1.0] = strategy.selective.execution_for(Mask(1, everything))
 
     seconds = timed(launches, batches[: strategy.steps_per_execution], engine, options.rounds)
     full = statistics.median(seconds[1.0])

@@ -28,7 +28,7 @@ def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     engine = engines.init()
     timer = ExchangeTimer(engine, credit=None)
-    ways = {"one_by_one": timer.one_by_one, "together": timer.together}
+    ways = {"one_by_one": timer.one_by_one, "together": timer.in_flight}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(REPEATS):
         for name, measure in ways.items():

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ooodist.compat.tensorflow_runtime import is_deterministic
-from ooodist.data_parallel.strategy import DataParallel
+from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.data_parallel.xla import COMPILED, COMPILING, compiling, setting_of
-from ooodist.step.launch import Batch, Run
+from ooodist.step.execution import Batch, Run
 from ooodist.trainer.live import LiveTrial
 from ooodist.trainer.trial import LAUNCHES, ROUNDS, Candidate
 
@@ -45,7 +45,7 @@ class CompiledDataParallel(DataParallel):
             return super().runner()
         steps = self.steps_per_execution
         uncompiled = Candidate("not compiled", super().runner(), steps)
-        run = self._in_launches_of(self.backward, steps, compiled=True)
+        run = self._in_executions_of(self.backward, steps, compiled=True)
         if setting is True:
             return compiling(self.model, run, None if self._setting is True else uncompiled.run)
         compiled = Candidate(COMPILED, compiling(self.model, run, uncompiled.run), steps)

@@ -38,7 +38,7 @@ from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.planner.narrowing import all_narrow
 from ooodist.planner.wire import narrowed
 from ooodist.profiler.folder import Profile
-from ooodist.step.launch import Batch
+from ooodist.step.execution import Batch
 from ooodist.trainer import live
 from ooodist.trainer.drift import DriftDetector
 from ooodist.trainer.live import TIMED_CALLS, WORTH_TRYING, LiveTrial, Logs

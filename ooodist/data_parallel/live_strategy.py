@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ooodist.compat.tensorflow_runtime import is_deterministic
+from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.data_parallel.live_planning import LivePlanning
 from ooodist.data_parallel.planning import as_exchanged, limits_of, log_wire, profile_for
-from ooodist.data_parallel.strategy import DataParallel
 from ooodist.data_parallel.xla import COMPILED, compiling, setting_of
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts
@@ -16,7 +16,7 @@ from ooodist.planner.data_parallel.search import Limits
 from ooodist.profiler import folder as profiles
 from ooodist.profiler.folder import Profile
 from ooodist.step.backward import OrderedBackward
-from ooodist.step.launch import Batch, Run
+from ooodist.step.execution import Batch, Run
 from ooodist.trainer.trial import Candidate
 
 
@@ -53,7 +53,7 @@ class LiveDataParallel(DataParallel):
             self._live.close()
         planned = [] if self.planned is None else [self._candidate(self.planned)]
         self._ways["default"] = default, None
-        run = self._in_launches_of(default, self._default_steps)
+        run = self._in_executions_of(default, self._default_steps)
         self._live = LivePlanning(
             self.engine,
             self,
@@ -100,7 +100,7 @@ class LiveDataParallel(DataParallel):
         backward.carry_out(plan)
         self._ways[plan.name] = backward, planned
         predicted = None if plan.predicted is None else plan.predicted.step_seconds
-        run = self._in_launches_of(backward, plan.steps_per_execution)
+        run = self._in_executions_of(backward, plan.steps_per_execution)
         return Candidate(plan.name, run, plan.steps_per_execution, plan, predicted)
 
     def compiled_candidate(self) -> Candidate | None:
@@ -109,8 +109,8 @@ class LiveDataParallel(DataParallel):
             return None
         default = OrderedBackward(self._default_exchange)
         self._ways[COMPILED] = default, None
-        instead = self._in_launches_of(default, self._default_steps)
-        run = self._in_launches_of(default, self._default_steps, compiled=True)
+        instead = self._in_executions_of(default, self._default_steps)
+        run = self._in_executions_of(default, self._default_steps, compiled=True)
         return Candidate(COMPILED, compiling(self.model, run, instead), self._default_steps)
 
     def begin_trial(self, steps: int) -> None:

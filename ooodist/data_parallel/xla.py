@@ -12,7 +12,7 @@ from ooodist.errors import UserError, brief
 from ooodist.settings.training import JitCompile
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.compiled import is_whole
-from ooodist.step.launch import Batch, Run
+from ooodist.step.execution import Batch, Run
 from ooodist.trainer.live import Logs
 from ooodist.trainer.watchdog import expect_longer
 

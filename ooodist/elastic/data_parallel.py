@@ -18,8 +18,8 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
+from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.data_parallel.planning import limits_of, planned_for, profile_for
-from ooodist.data_parallel.strategy import DataParallel
 from ooodist.elastic import timing
 from ooodist.elastic.controller import Mask
 from ooodist.elastic.cost_model import CostModel, OneWorker, SeveralWorkers
@@ -33,7 +33,7 @@ from ooodist.profiler.step import as_tensors, trace_step
 from ooodist.settings.elastic import ElasticConfig
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.exchange import GradientExchange
-from ooodist.step.launch import Batch, Launch, Run, in_launches
+from ooodist.step.execution import Batch, Execution, Run, in_executions
 from ooodist.step.sending.rows import RowGradients
 
 logger = logging.getLogger("ooodist")
@@ -51,7 +51,7 @@ class SelectiveDataParallel:
 
     Attributes:
         inner, config: as given.
-        launches: the latest selections' plans and traced steps, by digest of the selection and
+        executions: the latest selections' plans and traced steps, by digest of the selection and
             whether calls may leave exchanges to each other.
     """
 
@@ -59,10 +59,10 @@ class SelectiveDataParallel:
 
     def __init__(self, inner: DataParallel, config: ElasticConfig) -> None:
         self.inner = inner
-        self.launches: OrderedDict[tuple[str, bool], tuple[PlanWithCosts | None, Launch]]
-        self.launches = OrderedDict()
+        self.executions: OrderedDict[tuple[str, bool], tuple[PlanWithCosts | None, Execution]]
+        self.executions = OrderedDict()
         self.config = config
-        self._launch: Launch | None = None
+        self._execution: Execution | None = None
         self._rows = RowGradients(inner.engine, "elastic training exchanges all as tables")
 
     @property
@@ -106,7 +106,7 @@ class SelectiveDataParallel:
             self._untouched = trace_step(model, batch, accumulate=accumulate, order="inorder")
         self._profile = profile
         self._optimizer_state = optimizer_state
-        self.launches.clear()
+        self.executions.clear()
         cost_model = self._cost_model(batch)
         inner.planned = None  # the plans of the measured steps are not carried out
         with engine.agreed():
@@ -142,16 +142,18 @@ class SelectiveDataParallel:
         self, cost_model: SeveralWorkers, batch: Batch
     ) -> SeveralWorkers:
         masks = timing.three_selections(cost_model.choice)
-        launches = [self.launch_for(Mask(0, cost_model.choice.weights(m))) for m in masks.values()]
+        executions = [
+            self.execution_for(Mask(0, cost_model.choice.weights(m))) for m in masks.values()
+        ]
         batches = as_tensors((batch,) * (self.inner.accumulate * self.inner.steps_per_execution))
 
-        def run(launch: Launch) -> float:
+        def run(execution: Execution) -> float:
             self.inner.engine.barrier()
-            return seconds_of(lambda: launch(batches)) / self.inner.steps_per_execution
+            return seconds_of(lambda: execution(batches)) / self.inner.steps_per_execution
 
-        variables = all_variables(self.inner.model, launches[0].trace(batches))
+        variables = all_variables(self.inner.model, executions[0].trace(batches))
         with preserved([*variables, *self._optimizer_state.variables]):
-            runs = [functools.partial(run, launch) for launch in launches]
+            runs = [functools.partial(run, execution) for execution in executions]
             took = timing.timed(runs, EXCHANGING_ROUNDS, math.inf)
         measured = self.inner.engine.all_reduce(np.array(took), "max").tolist()
         computing = [cost_model.computing(mask) for mask in masks.values()]
@@ -172,26 +174,28 @@ class SelectiveDataParallel:
 
     def select(self, mask: Mask) -> None:
         """Trains only these weights from now on."""
-        self._launch = self.launch_for(mask)
+        self._execution = self.execution_for(mask)
 
     def runner(self) -> Run:
-        def launch(batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
-            assert self._launch is not None
-            return self._launch(batches)
+        def execution(batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
+            assert self._execution is not None
+            return self._execution(batches)
 
         inner = self.inner
-        return in_launches(launch, steps=inner.steps_per_execution, accumulate=inner.accumulate)
+        return in_executions(
+            execution, steps=inner.steps_per_execution, accumulate=inner.accumulate
+        )
 
     def synchronize(self) -> None:
         self.inner.synchronize()
 
-    def launch_for(self, mask: Mask) -> Launch:
+    def execution_for(self, mask: Mask) -> Execution:
         """Returns the selection's traced step; the latest are kept, as tracing takes seconds."""
         carrying = self.inner.carrying
         key = mask.digest, carrying is not None and carrying.is_wanted
-        if key not in self.launches:
+        if key not in self.executions:
             planned, backward = self._planned_backward(mask)
-            launch = Launch(
+            execution = Execution(
                 self.inner.model,
                 backward,
                 accumulate=self.inner.accumulate,
@@ -200,13 +204,13 @@ class SelectiveDataParallel:
                 carrying=self.inner.carrying_for(backward.plan),
                 element_spec=lambda: self.inner.element_spec,
             )
-            self.launches[key] = planned, launch
-            if len(self.launches) > self.config.cache:
-                self.launches.popitem(last=False)
-        self.launches.move_to_end(key)
-        self.inner.planned, launch = self.launches[key]
-        self.inner.backward = launch.backward
-        return launch
+            self.executions[key] = planned, execution
+            if len(self.executions) > self.config.cache:
+                self.executions.popitem(last=False)
+        self.executions.move_to_end(key)
+        self.inner.planned, execution = self.executions[key]
+        self.inner.backward = execution.backward
+        return execution
 
     def _planned_backward(self, mask: Mask) -> tuple[PlanWithCosts | None, OrderedBackward]:
         """Returns the plan for a selection, if one is wanted, and what carries it out."""

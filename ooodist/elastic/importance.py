@@ -40,7 +40,7 @@ from ooodist.graph.units import Gradient
 from ooodist.profiler.state import all_variables, preserved
 from ooodist.profiler.step import as_tensors
 from ooodist.step.backward import variable_names
-from ooodist.step.launch import Batch, uncompiled
+from ooodist.step.execution import Batch, uncompiled
 from ooodist.step.tape import watch_gradients
 
 

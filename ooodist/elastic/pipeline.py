@@ -24,15 +24,15 @@ from ooodist.elastic.stage_units import measure_stage_units
 from ooodist.pipeline.assembly import Assembly
 from ooodist.pipeline.cutting import first_trained
 from ooodist.pipeline.holding import deliver
+from ooodist.pipeline.pipeline_strategy import Pipeline
 from ooodist.pipeline.planning import plan_schedule
-from ooodist.pipeline.strategy import Pipeline
 from ooodist.planner.costs import StepCosts
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import PipelinePlan, reschedule
 from ooodist.profiler.state import preserved
 from ooodist.step.backward import names_by_id
-from ooodist.step.launch import Batch, Run
+from ooodist.step.execution import Batch, Run
 
 logger = logging.getLogger("ooodist")
 

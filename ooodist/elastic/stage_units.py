@@ -33,7 +33,7 @@ from ooodist.pipeline.layers.in_parts import (
     traced_part,
     traced_whole,
 )
-from ooodist.pipeline.layers.measure import held_by_calls
+from ooodist.pipeline.layers.measure import weight_bytes_by_call
 from ooodist.pipeline.layers.part import Part
 from ooodist.pipeline.stages import calls_of
 from ooodist.planner.costs import StepCosts, UnitCost
@@ -65,7 +65,7 @@ def measure_stage_units(
     """
     with engine.agreed():
         calls = calls_of(splitter.model)
-        held = held_by_calls(splitter.model, calls)
+        held = weight_bytes_by_call(splitter.model, calls)
         ranges: list[range] = []
         measured_here: list[int] = []
         for stage, at in enumerate(stages):

@@ -30,13 +30,13 @@ from ooodist.graph.digest import model_digest
 from ooodist.graph.units import find_backward_units
 from ooodist.planner.costs import StepCosts, UnitCost
 from ooodist.profiler.compute import undisturbed
-from ooodist.profiler.memory import saved_tensors
 from ooodist.profiler.owners import find_owners
+from ooodist.profiler.saved_tensors import saved_tensors
 from ooodist.profiler.state import all_variables, preserved
 from ooodist.profiler.step import StepToMeasure, as_tensors
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.exchange import GradientExchange
-from ooodist.step.launch import Batch, Launch
+from ooodist.step.execution import Batch, Execution
 
 logger = logging.getLogger("ooodist")
 
@@ -237,10 +237,10 @@ class _Run:
 def _run_of(model: keras.Model, batch: Batch, selected: Collection[str], accumulate: int) -> _Run:
     """Makes a call of one step, as it is trained on one worker."""
     backward = OrderedBackward(GradientExchange(LocalEngine()), selected=selected)
-    launch = Launch(model, backward, accumulate=accumulate)
+    execution = Execution(model, backward, accumulate=accumulate)
     batches = as_tensors((batch,) * accumulate)
 
-    return _Run(lambda: seconds_of(lambda: launch(batches)), launch.trace(batches))
+    return _Run(lambda: seconds_of(lambda: execution(batches)), execution.trace(batches))
 
 
 def timed(

@@ -12,7 +12,7 @@ import tensorflow as tf
 from ooodist.config.job import Config
 from ooodist.engines.heartbeat import HEARTBEAT
 from ooodist.errors import UserError, brief
-from ooodist.pipeline.layers.memory import explained, is_out_of_memory
+from ooodist.pipeline.layers.out_of_memory import explained, is_out_of_memory
 
 READING = "IteratorGetNext"  # TensorFlow's operation that reads an element of a data set
 # Keras's scopes of losses and metrics, in names of operations.

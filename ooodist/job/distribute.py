@@ -10,8 +10,8 @@ import keras
 
 from ooodist import engines
 from ooodist.data_parallel.compiled_strategy import CompiledDataParallel
+from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.data_parallel.live_strategy import LiveDataParallel
-from ooodist.data_parallel.strategy import DataParallel
 from ooodist.errors import UserError
 from ooodist.planner.data_parallel.plan import WireSetting
 from ooodist.settings.elastic import ElasticConfig, read_elastic
@@ -20,7 +20,6 @@ from ooodist.settings.training import JitCompile, OnNan, Training
 from ooodist.step.backward import Order
 from ooodist.trainer.fit import DistributedFit
 from ooodist.trainer.strategy import Strategy
-from ooodist.transfer import provenance
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
@@ -184,7 +183,8 @@ def distributed(
     strategy: Strategy = inner
     if training.elastic is not None:
         from ooodist.elastic.data_parallel import SelectiveDataParallel  # imports SciPy
-        from ooodist.elastic.strategy import Elastic
+        from ooodist.elastic.elastic_strategy import Elastic
+        from ooodist.transfer import provenance
 
         selective = SelectiveDataParallel(inner, training.elastic)
         strategy = Elastic(selective, training.elastic, provenance.not_copied)

@@ -13,7 +13,7 @@ from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
 from ooodist.job.division import check_devices, choose_replicas, with_replicas
 from ooodist.pipeline.holding import build_model
-from ooodist.pipeline.strategy import Pipeline, check_model
+from ooodist.pipeline.pipeline_strategy import Pipeline, check_model
 from ooodist.settings.elastic import ElasticConfig, read_elastic
 from ooodist.settings.sections import ParallelConfig, PlanningConfig
 from ooodist.settings.training import OnNan, Training
@@ -148,8 +148,8 @@ def in_stages(
     inner = Pipeline(model, engine, replace(training, parallel=parallel), timeout)
     strategy: Strategy = inner
     if training.elastic is not None:
+        from ooodist.elastic.elastic_strategy import Elastic
         from ooodist.elastic.pipeline import SelectivePipeline  # imports SciPy
-        from ooodist.elastic.strategy import Elastic
         from ooodist.transfer import provenance
 
         strategy = Elastic(SelectivePipeline(inner), training.elastic, provenance.not_copied)

@@ -42,7 +42,7 @@ CONFIG_NAME = "config.yaml"
 
 
 @dataclass(frozen=True)
-class Job:
+class PreparedJob:
     """A job that is ready to train."""
 
     config: Config
@@ -73,7 +73,7 @@ class Job:
         return 0 if self.source is None else self.source.state.epoch
 
 
-def set_up(config: Config, engine: Engine) -> Job:
+def set_up(config: Config, engine: Engine) -> PreparedJob:
     """Does everything before the first step. Raises UserError, the same on all ranks."""
     engine.check_equal("the job (--config, --set)", job_file.digest(config))
     folder = Path(config.output)
@@ -133,7 +133,7 @@ def set_up(config: Config, engine: Engine) -> Job:
     if engine.rank == 0:
         model.ooodist.strategy.write_plan(folder)
         (folder / CONFIG_NAME).write_text(job_file.to_yaml(config), encoding="utf-8")
-    return Job(
+    return PreparedJob(
         *(config, engine, folder, source, data, model),
         *(steps, first_step, best_weights, done, callbacks),
     )

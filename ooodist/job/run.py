@@ -20,7 +20,7 @@ from typing import NoReturn
 import keras
 
 from ooodist import engines
-from ooodist.checkpoint import convert, keras_file, together
+from ooodist.checkpoint import convert, keras_file, parallel_write
 from ooodist.checkpoint import folder as folders
 from ooodist.checkpoint.copies import Copies
 from ooodist.checkpoint.parts import Parts
@@ -33,7 +33,7 @@ from ooodist.engines.rank_0 import on_rank_0
 from ooodist.errors import SharedError, UserError, brief
 from ooodist.job import causes
 from ooodist.job.operator_metrics import WriteMetrics
-from ooodist.job.preparation import Job, set_up
+from ooodist.job.preparation import PreparedJob, set_up
 from ooodist.job.speeds import Speeds, WriteSpeeds
 from ooodist.job.summary import CSV_NAME, MODEL_NAME, TENSORBOARD_NAME, compare, summary
 from ooodist.job.termination import AgreeOnTheEnd, Termination
@@ -187,7 +187,7 @@ def _end(message: str, code: int) -> NoReturn:
     engines.abort(code)
 
 
-def train(job: Job, started: float, termination: Termination | None = None) -> None:
+def train(job: PreparedJob, started: float, termination: Termination | None = None) -> None:
     """Trains, evaluates, and prints a summary on rank 0; all ranks call it.
 
     Args:
@@ -274,7 +274,7 @@ def train(job: Job, started: float, termination: Termination | None = None) -> N
         print(summary(job, result, best, timer.median(), seconds, registered), flush=True)
 
 
-def _save_model(job: Job, best: Best | None) -> None:
+def _save_model(job: PreparedJob, best: Best | None) -> None:
     """Writes the trained model as a Keras file; all ranks call it. Raises UserError."""
     file = job.folder / MODEL_NAME
     if job.config.parallel is None:
@@ -300,18 +300,18 @@ def _save_model(job: Job, best: Best | None) -> None:
                 keras_file.copy(last, file)
 
 
-def _averaged(job: Job, last: Path) -> Path:
+def _averaged(job: PreparedJob, last: Path) -> Path:
     """Writes the model in parts as it is now, beside the last checkpoint; all ranks call it."""
     parts = job.folder / f"{INCOMPLETE_PREFIX}model"
     with Parts(last) as saved:
         state = saved.state
     writers = job.model.ooodist.strategy.inner.writers()
     checks = job.config.on_nan != "ignore"
-    together.write(job.engine, parts, job.model, state, writers, checks=checks)
+    parallel_write.write(job.engine, parts, job.model, state, writers, checks=checks)
     return parts
 
 
-def _best(job: Job) -> Best | None:
+def _best(job: PreparedJob) -> Best | None:
     """Makes what finds the best epoch and, if wanted, stops early; None if neither is needed."""
     config = job.config
     if config.early_stopping is not None:
@@ -326,13 +326,13 @@ def _best(job: Job) -> Best | None:
     return best
 
 
-def _file(job: Job, name: str, *, wanted: bool) -> Path | None:
+def _file(job: PreparedJob, name: str, *, wanted: bool) -> Path | None:
     """Returns where rank 0 writes a file; None on other ranks and if it is not wanted."""
     return job.folder / name if wanted and job.engine.rank == 0 else None
 
 
 def _saver(
-    job: Job, best: Best | None, epoch_log: EpochLog, epochs: int, copying: Copying | None
+    job: PreparedJob, best: Best | None, epoch_log: EpochLog, epochs: int, copying: Copying | None
 ) -> SaveCheckpoints:
     config, parallel = job.config.checkpoint, job.config.parallel
 
@@ -373,7 +373,7 @@ def _saver(
     )
 
 
-def _reports(job: Job, timer: StepTimer, epochs: int) -> list[keras.callbacks.Callback]:
+def _reports(job: PreparedJob, timer: StepTimer, epochs: int) -> list[keras.callbacks.Callback]:
     """Makes the callbacks that show progress and write reports."""
     report = job.config.report
     traces: list[keras.callbacks.Callback] = []

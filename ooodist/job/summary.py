@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from ooodist.checkpoint import folder as folders
 from ooodist.data_parallel.live_strategy import LiveDataParallel
-from ooodist.job.preparation import CONFIG_NAME, Job
+from ooodist.job.preparation import CONFIG_NAME, PreparedJob
 from ooodist.planner.pipeline.plan import AUTO
 from ooodist.report.data_parallel import trace
 from ooodist.trainer.callbacks import Best
@@ -27,7 +27,7 @@ SELECTION_NAME = "selection.png"  # of elastic training, as written by elastic/f
 
 
 def summary(
-    job: Job,
+    job: PreparedJob,
     result: Mapping[str, float],
     best: Best | None,
     step_seconds: float | None,
@@ -86,7 +86,7 @@ def compare(predicted: float | None, measured: float | None) -> None:
         )
 
 
-def _batch(job: Job) -> str:
+def _batch(job: PreparedJob) -> str:
     parallel, batch = job.config.parallel, job.config.batch
     if parallel is None:
         return f"batch {batch} each"
@@ -101,7 +101,7 @@ def _cores() -> str:
     return f", {counted(cores, 'core')} each"
 
 
-def _how(job: Job) -> tuple[str, str]:
+def _how(job: PreparedJob) -> tuple[str, str]:
     """Returns the order of the work, in a few words."""
     parallel, order = job.config.parallel, job.config.order
     if parallel is not None:
@@ -124,7 +124,7 @@ def _how(job: Job) -> tuple[str, str]:
     return "order", f"{name}, {counted(steps, 'step')} per execution"
 
 
-def _elastic(job: Job) -> list[tuple[str, str]]:
+def _elastic(job: PreparedJob) -> list[tuple[str, str]]:
     """Returns what elastic training did, if the job was elastic."""
     config, state = job.config.elastic, job.model.ooodist.strategy.selection()
     if config is None or state is None:
@@ -141,7 +141,7 @@ def _elastic(job: Job) -> list[tuple[str, str]]:
     ]
 
 
-def _warm_start(job: Job) -> list[tuple[str, str]]:
+def _warm_start(job: PreparedJob) -> list[tuple[str, str]]:
     """Returns where the start weights came from, if a zoo was asked."""
     start = start_of(job.model)
     if start is None:
@@ -160,5 +160,5 @@ _KIND_OF_FILE = {
 }
 
 
-def _files(job: Job) -> list[str]:
+def _files(job: PreparedJob) -> list[str]:
     return [name for name in _KIND_OF_FILE if (job.folder / name).exists()]

@@ -22,9 +22,15 @@ from ooodist.engines.mpi_messages import wait
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.cutting import Cutter
 from ooodist.pipeline.holding import Holding
-from ooodist.pipeline.layers.memory import explaining_lack_of_memory, process_bytes
+from ooodist.pipeline.layers.out_of_memory import explaining_lack_of_memory, process_bytes
 from ooodist.pipeline.links import gather_costs
-from ooodist.pipeline.measure import Awaited, Noted, costs_of, measure_stages, seconds_by_kind
+from ooodist.pipeline.measure import (
+    StepTimings,
+    SynchronousWork,
+    costs_of,
+    measure_stages,
+    seconds_by_kind,
+)
 from ooodist.pipeline.planning import (
     log_plan,
     plan_schedule,
@@ -145,14 +151,14 @@ class Assembly:
                 :meth:`measured_in_steps`; they compute the same.
         """
         self.plan = plan
-        self._noted = Noted() if is_measured else None
+        self._timings = StepTimings() if is_measured else None
         self.runtime = self._runtime_of(plan, is_measured=is_measured)
 
     def _runtime_of(self, plan: PipelinePlan, *, is_measured: bool) -> Runtime:
         if is_measured:
-            awaited = {number: Awaited(work) for number, work in self.works.items()}
+            synchronous = {number: SynchronousWork(work) for number, work in self.works.items()}
             schedule = split_backward(plan.schedule)
-            return Runtime(schedule, self.transport, awaited, self.boundaries)
+            return Runtime(schedule, self.transport, synchronous, self.boundaries)
         divided = {number: work for number, work in self.works.items() if work.parts}
         works, boundaries = self.works, self.boundaries
         return Runtime(plan.schedule, self.transport, works, boundaries, divided=divided)
@@ -214,9 +220,9 @@ class Assembly:
 
     def measured_in_steps(self) -> PipelineCosts:
         """Returns the costs measured since :meth:`carry_out` was told to; all ranks call it."""
-        assert self._noted is not None
-        seconds = seconds_by_kind(self._noted.ran)
-        update = statistics.median(self._noted.updates)
+        assert self._timings is not None
+        seconds = seconds_by_kind(self._timings.ran)
+        update = statistics.median(self._timings.updates)
         return self._costs_of_all(self._costs_of_own(seconds, update))
 
     def _costs_of_own(
@@ -272,13 +278,13 @@ class Assembly:
             the actions that were run, with times.
         """
         ran = self._run(batch, lambda: after_forward(self._loss()))
-        if self._noted is None:
+        if self._timings is None:
             self._end_step()
         else:
             # So that the update's time has no wait for exchanges and for others.
             self.gradients.wait_for_begun()
             wait(self.ranks.world.Ibarrier())
-            self._noted.note(ran, seconds_of(self._end_step))
+            self._timings.add(ran, seconds_of(self._end_step))
         return ran
 
     def _loss(self) -> float:

@@ -35,7 +35,7 @@ from ooodist.compat.keras_deferred import (
 from ooodist.engines.base import Engine
 from ooodist.engines.mpi_messages import messages_of, wait
 from ooodist.errors import UserError
-from ooodist.pipeline.ownership import Held, holders_of_variables, those_that_update
+from ooodist.pipeline.ownership import Holders, holders_of_variables, those_that_update
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import Stage
 from ooodist.step.backward import names_by_id
@@ -82,8 +82,8 @@ class Holding:
     """
 
     def __init__(self, model: keras.Model, engine: Engine, ranks: Ranks) -> None:
-        self.weights: Held = []
-        self.optimizer_state: Held = []
+        self.weights: Holders = []
+        self.optimizer_state: Holders = []
         self.unfilled: dict[int, Callable[[], None]] = {}
         self._model = model
         self._engine = engine
@@ -286,7 +286,7 @@ class Holding:
         place = " of each pipeline" if is_in_each else ""
         release(variable, f"rank {holders[0]}{place}")
 
-    def _all(self) -> Held:
+    def _all(self) -> Holders:
         return [*self.weights, *self.optimizer_state]
 
     @property

@@ -30,7 +30,7 @@ from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import PipelinePlan
 from ooodist.planner.pipeline.search import NEARLY
 from ooodist.planner.pipeline.search_process import FoundSchedules, ScheduleRequest, ScheduleSearch
-from ooodist.step.launch import Batch
+from ooodist.step.execution import Batch
 from ooodist.trainer import live
 from ooodist.trainer.live import WORTH_TRYING, LiveSearch, Logs
 from ooodist.trainer.trial import Candidate, timed

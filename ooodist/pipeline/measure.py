@@ -156,7 +156,7 @@ def costs_of(
     return costs
 
 
-class Awaited:
+class SynchronousWork:
     """Wraps a stage's work so that an action ends when the GPU has finished, not when it is queued.
 
     Args:
@@ -181,7 +181,7 @@ class Awaited:
         wait_for_gpu()
 
 
-class Noted:
+class StepTimings:
     """Records what steps took, except for the first, in which libraries tune themselves.
 
     Attributes:
@@ -194,7 +194,7 @@ class Noted:
         self.updates: list[float] = []
         self._is_first = True
 
-    def note(self, ran: Sequence[MeasuredRun], update_seconds: float) -> None:
+    def add(self, ran: Sequence[MeasuredRun], update_seconds: float) -> None:
         """Adds the actions of a step, and the seconds of its end."""
         if not self._is_first:
             self.ran += ran

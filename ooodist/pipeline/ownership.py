@@ -33,7 +33,7 @@ from ooodist.step.backward import names_by_id
 from ooodist.step.optimizer import optimizer_state_of
 from ooodist.step.replicas import checksum, reduce_together
 
-Held = list[tuple[Any, tuple[int, ...]]]  # variables, each with the ranks that have it
+Holders = list[tuple[Any, tuple[int, ...]]]  # variables, each with the ranks that have it
 _NOWHERE = np.iinfo(np.int64)
 
 
@@ -43,7 +43,7 @@ def holders_of_variables(
     rank_of: Sequence[int],
     replicas: int = 1,
     updated_by: Mapping[str, int] | None = None,
-) -> tuple[Held, Held]:
+) -> tuple[Holders, Holders]:
     """Returns the variables of the model and of its optimizer, with the ranks that have them.
 
     All have what an optimizer keeps for all weights together, and a variable of the model that no
@@ -112,7 +112,7 @@ def those_that_update(
     return tuple(rank for rank in ranks if replica in (None, rank // length))
 
 
-def average_statistics(weights: Held, ranks: Ranks) -> None:
+def average_statistics(weights: Holders, ranks: Ranks) -> None:
     """Sets this rank's batch-norm statistics to the mean over the replicas of its stages.
 
     Statistics are the non-trainable float weights that differ between replicas; frozen ones do not.
@@ -138,7 +138,7 @@ def average_statistics(weights: Held, ranks: Ranks) -> None:
     reduce_together(different, mean)
 
 
-def check_copies(weights: Held, ranks: Ranks) -> None:
+def check_copies(weights: Holders, ranks: Ranks) -> None:
     """Checks that each trained weight is bit-identical on all ranks that have it.
 
     So must be a frozen one at several positions: a layer may change it in its forward pass.

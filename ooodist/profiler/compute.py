@@ -25,10 +25,10 @@ from ooodist.graph.ops import num_bytes
 from ooodist.graph.units import Unit
 from ooodist.planner.costs import StepCosts, UnitCost, WeightCost
 from ooodist.profiler.attribution import seconds_by_owner
-from ooodist.profiler.memory import saved_tensors
 from ooodist.profiler.owners import Owner
 from ooodist.profiler.recording.matching import match_steps
 from ooodist.profiler.recording.xplane import read_op_events, start_recording
+from ooodist.profiler.saved_tensors import saved_tensors
 from ooodist.profiler.state import preserved
 from ooodist.profiler.step import StepToMeasure
 from ooodist.step.sending.rows import row_bytes

@@ -50,7 +50,7 @@ class ExchangeTimer:
         """
         return self._seconds(num_bytes, count, 1, products)[0]
 
-    def together(self, num_bytes: int, count: int, products: int = 0) -> float:
+    def in_flight(self, num_bytes: int, count: int, products: int = 0) -> float:
         """Returns the seconds of ``count`` exchanges with up to ``credit`` in flight at a time."""
         return self._seconds(num_bytes, count, self._credit, products)[0]
 
@@ -100,7 +100,7 @@ class ExchangeTimer:
 
     def _in_bursts(self, num_bytes: int, count: int) -> None:
         for number in _bursts(count):
-            self.together(num_bytes, number)
+            self.in_flight(num_bytes, number)
 
     def _seconds(
         self, num_bytes: int, count: int, credit: int | None, products: int

@@ -39,7 +39,7 @@ class Timed(NamedTuple):
         return self.together / self.num_exchanges
 
 
-class Beside(NamedTuple):
+class ComputationSlowdown(NamedTuple):
     """The measured effect of exchanges of one size on a computation beside them.
 
     Attributes:
@@ -106,7 +106,7 @@ def _relative(matrix: np.ndarray, seconds: np.ndarray) -> list[float]:
     return _solve(matrix / seconds[:, None], np.ones(len(seconds)))
 
 
-def fit_cpu(beside: Sequence[Beside]) -> CpuCosts:
+def fit_cpu(beside: Sequence[ComputationSlowdown]) -> CpuCosts:
     """Returns the costs that minimize the squared errors of the times."""
     matrix = np.array([[m, m * n] for n, m, _ in beside], float)
     return CpuCosts(*_solve(matrix, np.array([item.longer for item in beside])))

@@ -14,7 +14,7 @@ import numpy as np
 from ooodist.engines.base import Engine
 from ooodist.planner.costs import Network
 from ooodist.profiler.exchange_timing import MOST_TRACED, ExchangeTimer
-from ooodist.profiler.fit import Beside, Timed, fit_cpu, fit_lanes
+from ooodist.profiler.fit import ComputationSlowdown, Timed, fit_cpu, fit_lanes
 from ooodist.util.digest import digest
 
 logger = logging.getLogger("ooodist")
@@ -103,7 +103,7 @@ def still_holds(engine: Engine, network: Network) -> bool:
     once = network.fixed + num_bytes * network.seconds_per_byte
     expected = network.latency + CHECKED * once + num_bytes * network.pull_seconds_per_byte
     timer = ExchangeTimer(engine, _credit_of_plans(engine))
-    seconds = _slowest(engine, timer.together, num_bytes, CHECKED)
+    seconds = _slowest(engine, timer.in_flight, num_bytes, CHECKED)
     holds = abs(seconds - expected) <= CHECK_TOLERANCE * expected
     logger.info(
         "profile: %d exchanges of %d KiB take %.2f ms, and %.2f ms in the profile: %s",
@@ -151,7 +151,7 @@ def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float 
     # Beside a computation, as in training: on a busy core, threads of a library wait their turn.
     products = 0 if product is None else 1 + round(OUTLASTING * count * one / product)
     one_by_one = _slowest(engine, timer.one_by_one, num_bytes, count, products)
-    together = _slowest(engine, timer.together, num_bytes, count, products)
+    together = _slowest(engine, timer.in_flight, num_bytes, count, products)
     logger.debug(
         "network: %d exchanges of %d bytes take %.2f ms one by one, %.2f ms together",
         count,
@@ -164,7 +164,7 @@ def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float 
 
 def _beside_products(
     engine: Engine, timer: ExchangeTimer, timed: Timed, count: int, product: float
-) -> Beside:
+) -> ComputationSlowdown:
     """Measures how much longer products of ``product`` seconds take with exchanges beside them."""
     products = max(1, round(max(COMPUTE_SECONDS, count * timed.each / HIDDEN) / product))
     seconds = partial(timer.beside_products, products, timed.num_bytes)
@@ -173,7 +173,7 @@ def _beside_products(
 
 def _beside_steps(
     engine: Engine, timer: ExchangeTimer, timed: Timed, step: Callable[[], object]
-) -> Beside:
+) -> ComputationSlowdown:
     """Measures how much longer training steps take with exchanges beside them."""
     alone = _most(engine, timer.beside_calls(step, 1, timed.num_bytes, 0))
     steps = max(1, round(BESIDE_SECONDS / HIDDEN / alone))
@@ -187,7 +187,7 @@ def _beside_steps(
 
 def _longer(
     engine: Engine, num_bytes: int, count: int, seconds: Callable[[int], float], repeats: int
-) -> Beside:
+) -> ComputationSlowdown:
     """Measures how much longer a computation takes with ``count`` exchanges than with none."""
     alone, pairs = [], []
     for repeat in range(repeats):
@@ -205,12 +205,12 @@ def _longer(
         statistics.median(alone) * 1e3,
         longer * 1e3,
     )
-    return Beside(num_bytes, count, longer)
+    return ComputationSlowdown(num_bytes, count, longer)
 
 
 def _with_processor_time(
-    engine: Engine, timer: ExchangeTimer, beside: Beside, cores: float
-) -> Beside:
+    engine: Engine, timer: ExchangeTimer, beside: ComputationSlowdown, cores: float
+) -> ComputationSlowdown:
     """Raises ``beside`` to at least the exchanges' processor time, divided by a rank's cores.
 
     A computation that keeps all cores busy takes at least that much longer, however noisy it is.

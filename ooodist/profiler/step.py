@@ -23,7 +23,7 @@ from ooodist.profiler.state import all_variables
 from ooodist.step.backward import Order, OrderedBackward, TracedStep, variable_names
 from ooodist.step.building import build
 from ooodist.step.exchange import GradientExchange
-from ooodist.step.launch import Batch, Launch
+from ooodist.step.execution import Batch, Execution
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StepToMeasure:
     """A traced step that can be run and measured; it exchanges nothing.
 
     Attributes:
-        launch: runs the step on ``batches``.
+        execution: runs the step on ``batches``.
         batches: the batches of one update.
         step: its units.
         weights: the weights that it trains.
@@ -41,7 +41,7 @@ class StepToMeasure:
         trace_seconds: seconds that tracing took, without TensorFlow's graph optimization.
     """
 
-    launch: Launch
+    execution: Execution
     batches: tuple[Batch, ...]
     step: TracedStep
     weights: tuple[Weight, ...]
@@ -57,7 +57,7 @@ class StepToMeasure:
 
     def run(self) -> float:
         """Runs the step and returns the seconds until all of its work is done."""
-        return seconds_of(lambda: self.launch(self.batches))
+        return seconds_of(lambda: self.execution(self.batches))
 
 
 def trace_step(
@@ -82,10 +82,10 @@ def trace_step(
     batch = as_tensors(batch)
     build(model, batch)
     backward = _WatchedBackward(order)
-    launch = Launch(model, backward, accumulate=accumulate)
+    execution = Execution(model, backward, accumulate=accumulate)
     batches = (batch,) * accumulate
     began = time.perf_counter()
-    graph = launch.trace(batches)
+    graph = execution.trace(batches)
     seconds = time.perf_counter() - began
     if len(backward.steps) != 1 or not backward.steps[0].backward:
         raise UserError(
@@ -94,7 +94,7 @@ def trace_step(
         )
     step, weights = backward.steps[0], tuple(backward.weights)
     return StepToMeasure(
-        launch=launch,
+        execution=execution,
         batches=batches,
         step=step,
         weights=weights,

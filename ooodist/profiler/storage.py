@@ -20,7 +20,7 @@ from ooodist.profiler.folder import Profile
 from ooodist.profiler.network import measure_network, still_holds
 from ooodist.profiler.state import preserved
 from ooodist.profiler.step import StepToMeasure, trace_step
-from ooodist.step.launch import Batch
+from ooodist.step.execution import Batch
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")

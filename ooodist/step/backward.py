@@ -91,7 +91,7 @@ class OrderedBackward:
         self.steps: list[TracedStep] = []
         self.plan: Plan | None = None
         self._warned_eager = False
-        self._taken_over: list[Exchanged] = []  # not in a traced step yet
+        self._carried: list[Exchanged] = []  # not in a traced step yet
         if isinstance(order, Plan):
             self.carry_out(order)
 
@@ -173,8 +173,8 @@ class OrderedBackward:
             [names[index] for index in sequence],
             carried,
         )
-        issued = (*self._taken_over, *exchanges)
-        self._taken_over = []
+        issued = (*self._carried, *exchanges)
+        self._carried = []
         self.steps.append(
             TracedStep(forward, backward, tuple(imposed) if imposed is not None else None, issued)
         )
@@ -183,9 +183,9 @@ class OrderedBackward:
             result[index] = mean
         return result
 
-    def took_over(self, sums: Sequence[Summed]) -> None:
+    def note_carried(self, sums: Sequence[Summed]) -> None:
         """Notes what the call that is being traced has exchanged first, left by the one before."""
-        self._taken_over = [each.record for each in sums if each.record is not None]
+        self._carried = [each.record for each in sums if each.record is not None]
 
     def _check_model(self, backward: Sequence[Unit]) -> None:
         if self.plan is not None and self.plan.model not in ("", model_digest(backward)):

@@ -54,7 +54,7 @@ WEIGHT_BY_WEIGHT = tuple(
 )
 
 
-class Left(NamedTuple):
+class CarriedGradients(NamedTuple):
     """What a call leaves to the next.
 
     Attributes:
@@ -151,12 +151,12 @@ class CarriedUpdates:
                 if exchange.weights[0] in self._weights
             )
         )
-        self._left: Left | None = None  # of the call that is being traced
+        self._left: CarriedGradients | None = None  # of the call that is being traced
         self._apply_alone = tf.function(self._apply_now, autograph=False)
 
-    def nothing(self) -> Left:
+    def nothing(self) -> CarriedGradients:
         """Returns what stands for nothing: after all updates were applied."""
-        return Left(
+        return CarriedGradients(
             tuple(
                 tf.zeros(weight.shape, self._sent_dtype(name))
                 for name, weight in self._weights.items()
@@ -166,13 +166,13 @@ class CarriedUpdates:
             tf.constant(value=False),
         )
 
-    def apply(self, left: Left) -> None:
+    def apply(self, left: CarriedGradients) -> None:
         """Exchanges and applies what a call has left; all ranks call it."""
         self._apply_alone(left)
 
-    def begin(self, left: Left) -> None:
+    def begin(self, left: CarriedGradients) -> None:
         """Exchanges and applies what the call before has left, at the start of a traced call."""
-        self._backward.took_over(self._exchange_and_apply(left, left.is_there))
+        self._backward.note_carried(self._exchange_and_apply(left, left.is_there))
 
     def leaving(self) -> AbstractContextManager[None]:
         """Leaves the carried updates of the step that is traced in a block to the next call."""
@@ -183,7 +183,7 @@ class CarriedUpdates:
             carried = {id(handle_of(weight)) for weight in self._weights.values()}
             own = {id(handle_of(v)): g for g, v in pairs if id(handle_of(v)) in carried}
             others = [(g, v) for g, v in pairs if id(handle_of(v)) not in carried]
-            self._left = Left(
+            self._left = CarriedGradients(
                 tuple(own[id(handle_of(weight))] for weight in self._weights.values()),
                 tf.identity(optimizer.iterations),
                 self._rate(),
@@ -197,13 +197,13 @@ class CarriedUpdates:
 
         return replaced_apply([self._optimizer], apply_to_others)
 
-    def left(self) -> Left:
+    def left(self) -> CarriedGradients:
         """Returns what the call that was traced just now leaves."""
         assert self._left is not None
         left, self._left = self._left, None
         return left
 
-    def _apply_now(self, left: Left) -> tf.Tensor:
+    def _apply_now(self, left: CarriedGradients) -> tf.Tensor:
         self._exchange_and_apply(left)
         # TensorFlow optimizes a graph without a result less, and then rounds in other places.
         return left.count + 1
@@ -217,7 +217,7 @@ class CarriedUpdates:
         return tf.identity(self._optimizer.learning_rate)
 
     def _exchange_and_apply(
-        self, left: Left, if_there: tf.Tensor | None = None
+        self, left: CarriedGradients, if_there: tf.Tensor | None = None
     ) -> Sequence[Summed]:
         """Exchanges what is left, and applies it if that is so; None: unconditionally."""
         self._count_then.assign(left.count)
@@ -262,8 +262,8 @@ class Carrying:
         self._engine = engine
         self.is_wanted = True
         self._why_not = ""  # to be said once, if a plan carries anything
-        self._held: tuple[CarriedUpdates, Left] | None = None
-        self._abandoned: tuple[CarriedUpdates, Left] | None = None
+        self._held: tuple[CarriedUpdates, CarriedGradients] | None = None
+        self._abandoned: tuple[CarriedUpdates, CarriedGradients] | None = None
 
     def carries(self, plan: Plan) -> bool:
         """Returns whether calls with this plan may leave updates to each other now."""
@@ -281,7 +281,7 @@ class Carrying:
         """Makes calls in a block end with all their updates, and logs why if that matters."""
         return replaced(self, is_wanted=False, _why_not=why)
 
-    def take(self, updates: CarriedUpdates | None) -> Left | None:
+    def take(self, updates: CarriedUpdates | None) -> CarriedGradients | None:
         """Returns what a call begins with; applies what another launch has left.
 
         Args:
@@ -294,7 +294,7 @@ class Carrying:
         self.flush()
         return None if updates is None else updates.nothing()
 
-    def keep(self, updates: CarriedUpdates, left: Left) -> None:
+    def keep(self, updates: CarriedUpdates, left: CarriedGradients) -> None:
         """Keeps what a call has left."""
         self._held = updates, left
 

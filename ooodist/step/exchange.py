@@ -327,7 +327,7 @@ class GradientExchange:
             total = self._sum(whole, exchange, name, position)
             return Summed(exchange, total, None)
         graph = whole.graph
-        whole = self._in_its_turn(whole)
+        whole = self._after_earlier_exchanges(whole)
         total = self._sum(whole, exchange, name, position)
         record = Exchanged(exchange.name, exchange.weights, num_bytes(whole), total.op)
         self._issued(graph).append((_handing_over(total), record))
@@ -348,7 +348,7 @@ class GradientExchange:
         self, gradient: tf.IndexedSlices, exchange: PlannedExchange, name: str
     ) -> Summed:
         """Exchanges the rows of a gradient; the sum is dense."""
-        packed = self._in_its_turn(pack(gradient))
+        packed = self._after_earlier_exchanges(pack(gradient))
         rows, columns = packed.shape
         gathered = self.engine.gather_in_graph(packed, f"{name}.{rows}.{columns}")
         record = Exchanged(exchange.name, exchange.weights, num_bytes(packed), gathered.op)
@@ -356,7 +356,7 @@ class GradientExchange:
         total = add_up(gathered, self.engine.size, gradient.shape)
         return Summed(exchange, total, record)
 
-    def _in_its_turn(self, tensor: tf.Tensor) -> tf.Tensor:
+    def _after_earlier_exchanges(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns the tensor, delayed until its exchange may start."""
         if self.plan is not None and self.plan.by_urgency:
             return tensor

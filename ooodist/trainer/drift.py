@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ooodist.engines.base import Engine
-from ooodist.step.launch import Batch, Run
+from ooodist.step.execution import Batch, Run
 
 WINDOW_CALLS = 64  # each window's median is compared with that of the first
 DRIFT = 0.12  # relative; another program on half of one of two cores costs at most 20 %

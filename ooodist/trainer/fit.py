@@ -30,17 +30,17 @@ from ooodist.compat.attributes import replaced
 from ooodist.compat.keras_model import is_inside_fit
 from ooodist.errors import UserError
 from ooodist.step import metric_states, replicas
-from ooodist.step.launch import Batch
+from ooodist.step.execution import Batch
 from ooodist.trainer import arrays, writers
+from ooodist.trainer.consistency import same_data
+from ooodist.trainer.consistency.callbacks import on_all_ranks
+from ooodist.trainer.consistency.meeting import meet, share_one_model
 from ooodist.trainer.epochs import EpochCare, StopTogether
 from ooodist.trainer.given.arguments import KerasMethod
 from ooodist.trainer.readers import may_read_weights, why_complete
 from ooodist.trainer.sharing import share_out
 from ooodist.trainer.staged import StagedMethods
 from ooodist.trainer.strategy import Strategy
-from ooodist.trainer.together import same_data
-from ooodist.trainer.together.callbacks import on_all_ranks
-from ooodist.trainer.together.meeting import meet, share_one_model
 
 logger = logging.getLogger("ooodist")
 

@@ -23,7 +23,7 @@ import tensorflow as tf
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.planner.process_beside import ProcessBeside
-from ooodist.step.launch import Batch, Run
+from ooodist.step.execution import Batch, Run
 from ooodist.trainer.drift import DRIFTED_WINDOWS, DriftDetector
 from ooodist.trainer.trial import Candidate, Trial, is_surprise, timed
 from ooodist.util import yaml_dataclass

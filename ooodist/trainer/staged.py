@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import keras
 
 from ooodist.errors import UserError
-from ooodist.step.launch import Batch
+from ooodist.step.execution import Batch
 from ooodist.trainer import arrays
+from ooodist.trainer.consistency.meeting import meet
 from ooodist.trainer.given.arguments import KerasMethod
-from ooodist.trainer.together.meeting import meet
 
 if TYPE_CHECKING:
     from ooodist.trainer.fit import DistributedFit

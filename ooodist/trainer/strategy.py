@@ -27,8 +27,8 @@ from ooodist.settings.training import OnNan
 from ooodist.step import metric_states, replicas
 from ooodist.step.building import build
 from ooodist.step.carried import Carrying
+from ooodist.step.execution import Batch, Run
 from ooodist.step.finiteness.finite import GradientWatch
-from ooodist.step.launch import Batch, Run
 from ooodist.step.sending.wire import ErrorFeedback
 
 logger = logging.getLogger("ooodist")

@@ -27,7 +27,7 @@ import numpy as np
 
 from ooodist.engines.base import Engine
 from ooodist.planner.data_parallel.plan import Plan
-from ooodist.step.launch import Batch, Run
+from ooodist.step.execution import Batch, Run
 
 logger = logging.getLogger("ooodist")
 

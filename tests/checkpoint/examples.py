@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from ooodist.checkpoint import keras_file, together
+from ooodist.checkpoint import keras_file, parallel_write
 from ooodist.checkpoint.state import State
 from ooodist.engines.local import LocalEngine
 
@@ -70,7 +70,7 @@ def values_of(model: keras.Model) -> list[np.ndarray]:
 def write_parts(folder: Path, model: keras.Model, **arguments: Any) -> None:
     """Writes a checkpoint in parts, as a single rank."""
     state = arguments.pop("state", state_of())
-    together.write(LocalEngine(), folder, model, state, {}, **arguments)
+    parallel_write.write(LocalEngine(), folder, model, state, {}, **arguments)
 
 
 def assert_same(one: np.ndarray, other: np.ndarray) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ooodist import engines
 from ooodist.checkpoint import folder as folders
-from ooodist.checkpoint import together
+from ooodist.checkpoint import parallel_write
 from ooodist.errors import SharedError
 from tests.checkpoint.examples import make_model, state_of
 
@@ -42,7 +42,7 @@ def main() -> int:
         engines.shutdown()
         return CANNOT
     try:
-        together.write(engine, folder / folders.parts_name(3), make_model(), state_of(), {})
+        parallel_write.write(engine, folder / folders.parts_name(3), make_model(), state_of(), {})
     except SharedError as error:
         print(f"rank {engine.rank}: {error}", flush=True)
     engines.shutdown()

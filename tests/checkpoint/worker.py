@@ -15,7 +15,7 @@ import pytest
 
 from ooodist import engines
 from ooodist.checkpoint import folder as folders
-from ooodist.checkpoint import keras_file, together
+from ooodist.checkpoint import keras_file, parallel_write
 from ooodist.checkpoint.parts import Parts
 from ooodist.compat.keras_deferred import has_value, release, set_value
 from ooodist.engines.base import Engine
@@ -46,7 +46,7 @@ def check_writing(engine: Engine, folder: Path, model: keras.Model) -> None:
         for weight, value in zip(model.weights, best, strict=True)
     ]
     keep_own(model, writers, engine.rank)
-    together.write(engine, folder, model, state_of(), writers, own_best)
+    parallel_write.write(engine, folder, model, state_of(), writers, own_best)
     with Parts(folder) as parts:
         assert len(parts.manifest.sizes) == engine.size
         for index, value in enumerate(expected):
@@ -64,7 +64,7 @@ def check_failure(engine: Engine, folder: Path, model: keras.Model) -> None:
     keep_own(model, writers, engine.rank)
     message = f"^rank {last}: weight {weight.path} is not finite at "
     with pytest.raises(SharedError, match=message):
-        together.write(engine, folder, model, state_of(4), writers)
+        parallel_write.write(engine, folder, model, state_of(4), writers)
     engine.barrier()
     assert folders.read_state(folder).epoch == 3
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]

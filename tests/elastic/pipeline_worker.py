@@ -25,7 +25,7 @@ from ooodist.elastic.selection.items import Selectable
 from ooodist.elastic.stage_units import stage_of_unit
 from ooodist.engines.base import Engine
 from ooodist.pipeline.cutting import first_trained
-from ooodist.pipeline.strategy import Pipeline
+from ooodist.pipeline.pipeline_strategy import Pipeline
 from ooodist.step.backward import names_by_id, variable_names
 from tests.elastic import decisions
 from tests.elastic.decisions import Decision, Notes, decided

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ooodist
-from ooodist.data_parallel.strategy import DataParallel
+from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.elastic.controller import Controller, Mask
 from ooodist.elastic.cost_model import OneWorker
 from ooodist.elastic.importance import Measured

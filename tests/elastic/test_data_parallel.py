@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import ooodist
-from ooodist.data_parallel.strategy import DataParallel
+from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.elastic.controller import Mask
 from ooodist.errors import UserError
 from ooodist.graph.digest import model_digest
@@ -218,8 +218,8 @@ def test_a_rho_of_one_is_plain_training(
 def ops_run(model: keras.Model, mask: Mask, kind: str) -> int:
     """How many such ops a step with a selection runs; its graph has more."""
     x, y = data(BATCH)
-    launch = model.ooodist.strategy.selective.launch_for(mask)
-    graph = launch.trace(((tf.constant(x), tf.constant(y)),))
+    execution = model.ooodist.strategy.selective.execution_for(mask)
+    graph = execution.trace(((tf.constant(x), tf.constant(y)),))
     ops = ancestors([*(output.op for output in graph.outputs), *graph.control_outputs])
     return sum(op.type.startswith(kind) for op in ops)
 
@@ -228,14 +228,16 @@ def ops_run(model: keras.Model, mask: Mask, kind: str) -> int:
 def test_each_selection_has_a_step_and_a_plan_of_its_own(order: str, profiles: str) -> None:
     model, notes = elastic(make(), profiles, order=order, renew="2 steps"), Notes()
     fit(model, [everything, head], epochs=1, callbacks=[notes])
-    launches = [launch for _, launch in model.ooodist.strategy.selective.launches.values()]
-    assert len(launches) == 2
-    for launch in launches:
-        assert len(launch.backward.steps) == 1  # traced once, though each was selected twice
+    executions = [
+        execution for _, execution in model.ooodist.strategy.selective.executions.values()
+    ]
+    assert len(executions) == 2
+    for execution in executions:
+        assert len(execution.backward.steps) == 1  # traced once, though each was selected twice
 
     found = {}
     for decision, mask in ((everything, notes.masks[0]), (head, notes.masks[-1])):
-        assert model.ooodist.strategy.selective.launch_for(mask) in launches
+        assert model.ooodist.strategy.selective.execution_for(mask) in executions
         kinds = ("Conv2DBackpropFilter", "Conv2DBackpropInput", "Assign")
         found[decision] = [ops_run(model, mask, kind) for kind in kinds]
     # A step computes nothing for what is not selected.
@@ -260,7 +262,7 @@ def test_no_more_traced_steps_are_kept_than_wanted(profiles: str) -> None:
 
     class Count(Notes):
         def check(self, mask: Mask) -> None:
-            kept = self.model.ooodist.strategy.selective.launches
+            kept = self.model.ooodist.strategy.selective.executions
             seen.append(len(kept))
             assert next(reversed(kept))[0] == mask.digest  # the latest is among them
 

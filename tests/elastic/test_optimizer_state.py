@@ -16,7 +16,7 @@ from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.step.backward import OrderedBackward, variable_names
 from ooodist.step.exchange import GradientExchange
-from ooodist.step.launch import Launch
+from ooodist.step.execution import Execution
 from ooodist.step.optimizer import optimizer_state_of
 from tests.pipeline.models import MODELS
 from tests.profiler.models import batch, compiled, layers
@@ -73,7 +73,7 @@ def step_of(
 ) -> Callable[[], Any]:
     """A step on a batch that is always the same; without ``optimizer_state``, as Keras counts."""
     backward = OrderedBackward(GradientExchange(LocalEngine()), selected=selected)
-    launch = Launch(
+    launch = Execution(
         model, backward, updating=None if optimizer_state is None else optimizer_state.counting
     )
     batches = tf.nest.map_structure(tf.convert_to_tensor, (batch(),))

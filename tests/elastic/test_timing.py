@@ -26,11 +26,11 @@ from ooodist.elastic.timing import (
 from ooodist.engines.local import LocalEngine
 from ooodist.graph.digest import model_digest
 from ooodist.planner.costs import SavedTensor, StepCosts, UnitCost, WeightCost
-from ooodist.profiler.memory import saved_tensors
+from ooodist.profiler.saved_tensors import saved_tensors
 from ooodist.profiler.step import StepToMeasure, trace_step
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.exchange import GradientExchange
-from ooodist.step.launch import Launch
+from ooodist.step.execution import Execution
 from tests.graph.models import MODELS
 from tests.models.samples import SMALL, loss_of, random_batch
 from tests.profiler.models import batch, measure_compute, with_everything
@@ -239,7 +239,7 @@ def made_up(traced: StepToMeasure) -> StepCosts:
 def traced_with(found: Sample, selected: Collection[str]) -> tuple[str, list[str]]:
     """The digest and the units of the step that is traced with this selection."""
     backward = OrderedBackward(GradientExchange(LocalEngine()), selected=selected)
-    Launch(found.model, backward).trace(found.traced.batches)
+    Execution(found.model, backward).trace(found.traced.batches)
     (step,) = backward.steps
     return model_digest(step.backward), [each.name for each in step.backward]
 

@@ -34,9 +34,9 @@ from ooodist.planner.data_parallel.plan import PlannedExchange, PlanWithCosts  #
 from ooodist.profiler import storage  # noqa: E402
 from ooodist.settings.sections import PlanningConfig  # noqa: E402
 from ooodist.step.backward import OrderedBackward  # noqa: E402
-from ooodist.step.carried import CarriedUpdates, Carrying, Left  # noqa: E402
+from ooodist.step.carried import CarriedGradients, CarriedUpdates, Carrying  # noqa: E402
 from ooodist.step.exchange import GradientExchange  # noqa: E402
-from ooodist.step.launch import Launch  # noqa: E402
+from ooodist.step.execution import Execution  # noqa: E402
 from tests.elastic.decisions import CHANGING, Notes, decided  # noqa: E402
 from tests.workers import check, images, run  # noqa: E402
 
@@ -162,14 +162,14 @@ def replayed(
     alone = compiled(make, 100, optimizer)
     alone.optimizer.build(alone.trainable_variables)
     optimizer_state = OptimizerState(alone)
-    launches: dict[str, Launch] = {}
+    launches: dict[str, Execution] = {}
     for step, mask in enumerate(masks):
         if step:
             optimizer_state.reset(masks[step - 1].weights - mask.weights)
         if mask.digest not in launches:
             exchange = GradientExchange(LocalEngine())
             backward = OrderedBackward(exchange, selected=mask.weights)
-            launches[mask.digest] = Launch(alone, backward, updating=optimizer_state.counting)
+            launches[mask.digest] = Execution(alone, backward, updating=optimizer_state.counting)
         those = slice(step * batch, (step + 1) * batch)
         launches[mask.digest]([(tf.constant(x[those]), tf.constant(y[those]))])
     return alone, optimizer_state
@@ -233,7 +233,7 @@ def planned_selections_carry_exchanges() -> None:
         )
         return replace(planned, plan=plan)
 
-    def keep(self: Carrying, updates: CarriedUpdates, what: Left) -> None:
+    def keep(self: Carrying, updates: CarriedUpdates, what: CarriedGradients) -> None:
         left.append(len(updates.names))
         plain_keep(self, updates, what)
 

@@ -311,7 +311,7 @@ def with_op_determinism() -> None:
             k=2,
             steps_per_execution=2,
         )
-        assert ExchangeTimer(engine, None).together(4096, 2) > 0  # what plans are made from
+        assert ExchangeTimer(engine, None).in_flight(4096, 2) > 0  # what plans are made from
     finally:
         config.disable_op_determinism()
 

@@ -22,7 +22,7 @@ from ooodist.elastic import timing
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.job import warm_start as warm_job
-from ooodist.job.preparation import Job, set_up
+from ooodist.job.preparation import PreparedJob, set_up
 from ooodist.job.run import train
 from ooodist.transfer import provenance
 from ooodist.zoo.zoo import Row, Zoo
@@ -43,7 +43,7 @@ def engine() -> Iterator[Engine]:
     keras.config.set_dtype_policy("float32")  # jobs set it for the whole process
 
 
-def run(output: Path, *overrides: str, resume: bool = False) -> Job:
+def run(output: Path, *overrides: str, resume: bool = False) -> PreparedJob:
     config = job_file.load(None, [*SMALL, *overrides, f"output={output}"])
     config = replace(config, checkpoint=replace(config.checkpoint, resume=resume))
     job = set_up(config, engines.current())
@@ -260,8 +260,8 @@ class Begun(NamedTuple):
 
     folder: Path
     settings: list[str]
-    whole: Job
-    half: Job
+    whole: PreparedJob
+    half: PreparedJob
 
     def assert_same_after_resuming(self, tmp_path: Path, *changed: str) -> None:
         parts = tmp_path / "parts"

@@ -25,7 +25,7 @@ from ooodist.pipeline.layers.in_parts import (
     measure_in_turns,
     measure_small,
 )
-from ooodist.pipeline.layers.measure import held_by_calls, measure_layers
+from ooodist.pipeline.layers.measure import measure_layers, weight_bytes_by_call
 from ooodist.pipeline.stages import calls_of
 from ooodist.planner.pipeline.layer_costs import LayerCost
 
@@ -105,7 +105,7 @@ def compare(expected: Sequence[LayerCost], costs: Sequence[LayerCost]) -> None:
 def check_share(model: keras.Model) -> None:
     """This rank had the values of its part, and no others."""
     rank, calls = engines.current().rank, calls_of(model)
-    ranges = equal_ranges(held_by_calls(model, calls), PARTS)
+    ranges = equal_ranges(weight_bytes_by_call(model, calls), PARTS)
     share = {v.path for at in ranges[rank] for v in getattr(calls[at].layer, "variables", [])}
     assert Witness.seen == share, (Witness.seen, share)
     assert 0 < len(share) < len(model.variables)

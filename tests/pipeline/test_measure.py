@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ooodist.pipeline.measure import Noted, seconds_by_kind
+from ooodist.pipeline.measure import StepTimings, seconds_by_kind
 from ooodist.planner.pipeline.actions import Action
 
 
@@ -34,8 +34,8 @@ def test_what_moves_messages_counts_as_the_action_that_needs_it() -> None:
 
 
 def test_the_first_step_that_is_noted_does_not_count() -> None:
-    noted = Noted()
+    timings = StepTimings()
     for step in range(3):
-        noted.note([Ran(Action(0, "F", step), 0.0, 1.0, 0.0)], float(step))
-    assert [each.action.microbatch for each in noted.ran] == [1, 2]
-    assert noted.updates == [1.0, 2.0]
+        timings.add([Ran(Action(0, "F", step), 0.0, 1.0, 0.0)], float(step))
+    assert [each.action.microbatch for each in timings.ran] == [1, 2]
+    assert timings.updates == [1.0, 2.0]

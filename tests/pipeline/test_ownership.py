@@ -6,7 +6,7 @@ import keras
 import pytest
 
 from ooodist.errors import UserError
-from ooodist.pipeline.ownership import Held, holders_of_variables
+from ooodist.pipeline.ownership import Holders, holders_of_variables
 from ooodist.pipeline.runtime.sharding import replicas_that_update
 from ooodist.pipeline.stages import Stage, calls_of, split
 from ooodist.step.backward import names_by_id
@@ -27,7 +27,7 @@ def halves(model: keras.Model, at: int | None = None) -> list[Stage]:
     return split(model, [range(middle), range(middle, calls)])
 
 
-def by_path(held: Held) -> dict[str, tuple[int, ...]]:
+def by_path(held: Holders) -> dict[str, tuple[int, ...]]:
     return {variable.path: holders for variable, holders in held}
 
 

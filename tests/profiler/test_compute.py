@@ -173,7 +173,7 @@ def _what_is_wrong(costs: StepCosts, calls: list[float]) -> dict[str, float] | N
 
 def _seconds(traced: StepToMeasure) -> float:
     began = time.perf_counter()
-    traced.launch(traced.batches)
+    traced.execution(traced.batches)
     return time.perf_counter() - began
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooodist.profiler.fit import Beside, CpuCosts, LaneCosts, Timed, fit_cpu, fit_lanes
+from ooodist.profiler.fit import ComputationSlowdown, CpuCosts, LaneCosts, Timed, fit_cpu, fit_lanes
 
 SIZES = (256, 1 << 14, 1 << 17, 1 << 20)
 seconds = st.floats(1e-5, 1e-2)
@@ -47,12 +47,18 @@ def test_no_cost_is_negative() -> None:
 @given(seconds, per_byte)
 def test_cpu(per_exchange: float, byte: float) -> None:
     costs = CpuCosts(per_exchange, byte)
-    beside = [Beside(n, m, m * (per_exchange + n * byte)) for n, m in ((256, 32), (1 << 20, 4))]
+    beside = [
+        ComputationSlowdown(n, m, m * (per_exchange + n * byte))
+        for n, m in ((256, 32), (1 << 20, 4))
+    ]
     assert fit_cpu(beside) == pytest.approx(costs, rel=1e-3)
 
 
 def test_no_cpu() -> None:
-    assert fit_cpu([Beside(256, 32, 0.0), Beside(1 << 20, 4, 0.0)]) == (0, 0)
+    assert fit_cpu([ComputationSlowdown(256, 32, 0.0), ComputationSlowdown(1 << 20, 4, 0.0)]) == (
+        0,
+        0,
+    )
 
 
 def test_bytes_always_cost_something() -> None:

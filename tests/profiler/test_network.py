@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ooodist.engines.local import LocalEngine
 from ooodist.planner.costs import Network
 from ooodist.profiler import network
-from ooodist.profiler.fit import Beside, Timed, fit_cpu
+from ooodist.profiler.fit import ComputationSlowdown, Timed, fit_cpu
 from ooodist.profiler.network import measure_network, still_holds
 from tests.jobs import ENGINES, needs_built, run_job
 
@@ -79,7 +79,7 @@ def test_what_a_step_takes_longer_beside_exchanges(
     assert timer.calls == 1 or (timer.calls - 0.5) * step <= network.BESIDE_SECONDS / network.HIDDEN
     # Long steps are timed less often.
     assert timer.seconds <= max(1.5 * network.MOST_STEP_SECONDS, 3 * step) + step
-    costs = fit_cpu([Beside(256, 32, 0.0), found])
+    costs = fit_cpu([ComputationSlowdown(256, 32, 0.0), found])
     assert costs.per_byte == pytest.approx(per_byte, rel=1e-2)
 
 
@@ -109,9 +109,9 @@ def test_one_worker_has_no_costs() -> None:
 def test_exchanges_cost_a_computation_no_less_than_their_processor_time() -> None:
     timer, engine = MadeUpTimer(step=1.0, per_byte=1e-6), LocalEngine()
     for longer, cores, expected in ((0.0, 1, 0.04), (0.0, 4, 0.01), (0.05, 1, 0.05)):
-        beside = Beside(1000, 40, longer)
+        beside = ComputationSlowdown(1000, 40, longer)
         found = network._with_processor_time(engine, timer, beside, cores)
-        assert found == Beside(1000, 40, pytest.approx(expected))
+        assert found == ComputationSlowdown(1000, 40, pytest.approx(expected))
 
 
 def test_one_rank_has_its_cores_for_itself() -> None:

@@ -27,7 +27,7 @@ from ooodist.graph.ops import ancestors, producers  # noqa: E402
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange  # noqa: E402
 from ooodist.step.backward import OrderedBackward  # noqa: E402
 from ooodist.step.exchange import GradientExchange  # noqa: E402
-from ooodist.step.launch import Launch  # noqa: E402
+from ooodist.step.execution import Execution  # noqa: E402
 from tests.workers import check, run  # noqa: E402
 
 layers = keras.layers
@@ -322,7 +322,7 @@ def launches_of_different_plans_take_turns() -> None:
         launches = []
         for names in (CARRIED, KERNELS[:1], ()) if carries else ((),):
             backward = OrderedBackward(GradientExchange(engine), plan(names))
-            launches.append(Launch(made, backward, carrying=strategy.carrying))
+            launches.append(Execution(made, backward, carrying=strategy.carrying))
         launches = launches if carries else 3 * launches
         held = []
         for batch, at in zip(batches, (0, 0, 1, 2, 1, 0), strict=True):

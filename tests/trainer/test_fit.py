@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import ooodist
-from ooodist.data_parallel.strategy import DataParallel
+from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.trainer.arrays import batches_per_epoch
 from tests.profiler.models import compiled, layers
 

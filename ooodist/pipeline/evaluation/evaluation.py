@@ -32,7 +32,7 @@ from ooodist.pipeline.runtime.boundary import TensorBoundary
 from ooodist.pipeline.runtime.forward_pass import LAG, ForwardPass, lags
 from ooodist.pipeline.runtime.work import in_structure
 from ooodist.pipeline.stages import for_evaluation, sent_specs
-from ooodist.step.launch import Batch
+from ooodist.step.execution import Batch
 from ooodist.util.digest import digest
 from ooodist.util.patience import Patience
 

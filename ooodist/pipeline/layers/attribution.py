@@ -16,8 +16,8 @@ from collections.abc import Collection, Sequence
 import tensorflow as tf
 
 from ooodist.pipeline.stages import Call
-from ooodist.profiler.memory import saved_tensors
 from ooodist.profiler.owners import Owner
+from ooodist.profiler.saved_tensors import saved_tensors
 from ooodist.profiler.step import StepToMeasure
 
 FOR_INPUT, FOR_WEIGHT, FROM_INPUT = UNTIL = "from F to I", "from F to W", "from I to W"

@@ -36,14 +36,14 @@ from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.layers.attribution import saved_by_layer
 from ooodist.pipeline.layers.measure import (
     CallSeconds,
-    Held,
     Saved,
-    held_by_calls,
+    WeightBytes,
     layer_costs,
     measure_layers,
     seconds_of_calls,
+    weight_bytes_by_call,
 )
-from ooodist.pipeline.layers.memory import explaining_lack_of_memory
+from ooodist.pipeline.layers.out_of_memory import explaining_lack_of_memory
 from ooodist.pipeline.layers.part import Part, part_of
 from ooodist.pipeline.stages import Call, calls_of, sent_specs, split
 from ooodist.planner.pipeline.layer_costs import LayerCost
@@ -88,7 +88,7 @@ def measure_in_parts(
         return costs
     with engine.agreed():
         splitter, calls = BatchSplitter(model, batch, microbatches), calls_of(model)
-        held = held_by_calls(model, calls)
+        held = weight_bytes_by_call(model, calls)
         ranges = equal_ranges(held, max(parts, fewest_parts(held)))
         # Before the parts: what this trace leaves behind as free memory serves theirs. After them
         # it would find theirs in pieces, and rank 0 hold 40 MB more than others (of 24 blocks).
@@ -118,7 +118,7 @@ def measure_in_parts(
 
 def is_small(model: keras.Model) -> bool:
     """Returns whether any rank may hold the whole model for a moment."""
-    held = held_by_calls(model, calls_of(model))
+    held = weight_bytes_by_call(model, calls_of(model))
     return sum(call.state + call.gradients for call in held) <= SMALL_BYTES
 
 
@@ -214,7 +214,7 @@ def measure_in_turns(
                     gc.collect()  # Keras models refer to themselves: their memory would stay
 
 
-def fewest_parts(held: Sequence[Held]) -> int:
+def fewest_parts(held: Sequence[WeightBytes]) -> int:
     """Returns the least number of parts none of which holds more than PART_BYTES, or than the
     largest call alone, if that is more."""
     sizes = [call.state + call.gradients for call in held]
@@ -226,7 +226,7 @@ def fewest_parts(held: Sequence[Held]) -> int:
     return parts
 
 
-def equal_ranges(held: Sequence[Held], parts: int) -> tuple[range, ...]:
+def equal_ranges(held: Sequence[WeightBytes], parts: int) -> tuple[range, ...]:
     """Divides calls into ranges that follow each other, such that the largest is small.
 
     Args:

@@ -104,7 +104,7 @@ def layer_costs(
         saved: what is saved for I and W.
     """
     sent = crossing_bytes(model, calls, splitter.size // splitter.microbatches)
-    state, are_first = held_by_calls(model, calls), _are_first(calls)
+    state, are_first = weight_bytes_by_call(model, calls), _are_first(calls)
     costs = []
     for number, call in enumerate(calls):
         weights = getattr(call.layer, "trainable_variables", []) if are_first[number] else []
@@ -136,7 +136,7 @@ def _summed_bytes(variable: keras.Variable) -> int:
     return summed_as(variable).itemsize * math.prod(variable.shape)
 
 
-class Held(NamedTuple):
+class WeightBytes(NamedTuple):
     """Bytes that the weights of a call take: with their optimizer state, their gradients, and the
     optimizer state alone."""
 
@@ -145,7 +145,7 @@ class Held(NamedTuple):
     optimizer: int = 0
 
 
-def held_by_calls(model: keras.Model, calls: Sequence[Call]) -> list[Held]:
+def weight_bytes_by_call(model: keras.Model, calls: Sequence[Call]) -> list[WeightBytes]:
     """Returns what each call of a model holds; a weight is held by the first call that has it."""
     state, names, seen, found = state_bytes(model), names_by_id(model), set[int](), []
     for call in calls:
@@ -153,7 +153,7 @@ def held_by_calls(model: keras.Model, calls: Sequence[Call]) -> list[Held]:
         new = [variable for key, variable in own.items() if key not in seen]
         seen |= own.keys()
         found.append(
-            Held(
+            WeightBytes(
                 sum(state[names[id(variable)]] for variable in new),
                 sum(size_of(variable) for variable in new if variable.trainable),
                 sum(state[names[id(variable)]] - size_of(variable) for variable in new),

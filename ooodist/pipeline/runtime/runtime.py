@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from ooodist.pipeline.runtime.final_weight_gradients import parts_by_action
 from ooodist.pipeline.runtime.tags import check_tags, message_tags
-from ooodist.pipeline.runtime.tail import parts_in_tail
 from ooodist.pipeline.runtime.transport import Message, Transport
 from ooodist.planner.pipeline.actions import (
     BACKWARD,
@@ -87,7 +87,8 @@ class Runtime:
         transport: to the other ranks; its rank is the position in the schedule.
         works: works of this rank's stages, by number.
         boundaries: the boundary after each stage but the last.
-        divided: of the works, those whose W's in the rank's tail run part by part; see tail.py.
+        divided: of the works, those whose W's in the rank's tail run part by part; see
+            final_weight_gradients.py.
 
     Attributes:
         began: when the last step began, as ``time.perf_counter()``.
@@ -118,7 +119,7 @@ class Runtime:
         self._tags = message_tags(schedule)
         check_tags(self._tags, transport.largest_tag)
         self._divided = divided
-        self._parts = parts_in_tail(
+        self._parts = parts_by_action(
             tail_of(without_transfers(schedule).actions[transport.rank]),
             {number: work.parts for number, work in divided.items()},
         )

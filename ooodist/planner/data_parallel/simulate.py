@@ -49,9 +49,9 @@ from typing import Literal
 
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.indexed import IndexedCosts, IndexedPlan
-from ooodist.planner.data_parallel.launch import Launch
-from ooodist.planner.data_parallel.memory import Memory
+from ooodist.planner.data_parallel.memory_over_time import Memory
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
+from ooodist.planner.data_parallel.simulated_execution import SimulatedExecution
 
 UnitKind = Literal["F", "dX", "dW", "update", "middle"]
 
@@ -136,21 +136,21 @@ class Simulator:
         plan of 1,000 layers takes some 20 times as long as one of 50.
         """
         indexed = self._indexed.index(plan)
-        seconds = Launch(self._indexed, indexed, plan, self.network).repeat()
+        seconds = SimulatedExecution(self._indexed, indexed, plan, self.network).repeat()
         if seconds is None:
-            seconds = Launch(self._indexed, indexed, plan, self.network).play()
+            seconds = SimulatedExecution(self._indexed, indexed, plan, self.network).play()
         return (seconds + self.costs.launch_seconds) / plan.steps_per_execution
 
     def run(self, plan: Plan) -> Simulation:
         """Simulates the plan with all its spans."""
         indexed = self._indexed.index(plan)
-        launch = Launch(self._indexed, indexed, plan, self.network, recorded=[])
-        seconds = launch.play() + self.costs.launch_seconds
-        units = self._unit_spans(indexed, launch)
+        execution = SimulatedExecution(self._indexed, indexed, plan, self.network, recorded=[])
+        seconds = execution.play() + self.costs.launch_seconds
+        units = self._unit_spans(indexed, execution)
         residuals = self._memory.residual_bytes(plan)
         return Simulation(
             units=tuple(units),
-            exchanges=tuple(self._exchange_spans(plan, indexed, launch)),
+            exchanges=tuple(self._exchange_spans(plan, indexed, execution)),
             memory=tuple((at, alive + residuals) for at, alive in self._memory.track(units)),
             launch_seconds=seconds,
             step_seconds=seconds / plan.steps_per_execution,
@@ -162,18 +162,18 @@ class Simulator:
         # A step with full steps before it, if exchanges of the previous step may still compete.
         step = 0 if self._indexed.all_awaited else 2
         plan = replace(plan, steps_per_execution=2 * step or 1, carried=())
-        launch = Launch(self._indexed, self._indexed.index(plan), plan, self.network)
-        launch.play()
-        return [plan.exchanges[e] for _, _, _, of, e, _ in launch.lanes.arrivals if of == step]
+        execution = SimulatedExecution(self._indexed, self._indexed.index(plan), plan, self.network)
+        execution.play()
+        return [plan.exchanges[e] for _, _, _, of, e, _ in execution.lanes.arrivals if of == step]
 
     def peak_bytes(self, plan: Plan) -> int:
         """Returns the most bytes alive at one time, however slow the network is."""
         self._indexed.check_order(plan)
         return self._memory.peak_bytes(plan)
 
-    def _unit_spans(self, indexed: IndexedPlan, launch: Launch) -> list[UnitSpan]:
+    def _unit_spans(self, indexed: IndexedPlan, execution: SimulatedExecution) -> list[UnitSpan]:
         spans = []
-        for step, kind, number, start, end in launch.recorded or ():
+        for step, kind, number, start, end in execution.recorded or ():
             if kind == "F":
                 spans.append(UnitSpan(step, self.costs.forward[number].name, "F", start, end))
             elif kind == "backward":
@@ -187,13 +187,13 @@ class Simulator:
         return spans
 
     def _exchange_spans(
-        self, plan: Plan, indexed: IndexedPlan, launch: Launch
+        self, plan: Plan, indexed: IndexedPlan, execution: SimulatedExecution
     ) -> list[ExchangeSpan]:
         if self.network.workers == 1:
             return []
         ends = {  # of the units after which gradients may be ready
             (step, 0 if kind == "middle" else number + 1): end
-            for step, kind, number, _, end in launch.recorded or ()
+            for step, kind, number, _, end in execution.recorded or ()
             if kind in ("middle", "backward")
         }
         return [
@@ -208,5 +208,5 @@ class Simulator:
                 start=begin,
                 end=end,
             )
-            for end, begin, piece, step, number, _ in launch.lanes.arrivals
+            for end, begin, piece, step, number, _ in execution.lanes.arrivals
         ]

@@ -60,7 +60,7 @@ class RecordedPlan:
     first_steps: tuple[int, ...]
     timeline: Timeline
 
-    def beside(self, *, first_step: int) -> list[Process]:
+    def predicted_processes(self, *, first_step: int) -> list[Process]:
         """Returns the prediction to show with the recording; nothing if the costs are unknown.
 
         Each call begins where the recorded one did, or when the previous predicted one ends.

@@ -215,7 +215,7 @@ class Trace(keras.callbacks.Callback):
         first_step = self._steps_before + 1
         to_compare = recorded_plan(self.model.ooodist.strategy.inner.planned, timeline)
         processes = [recorded(timeline, first_step=first_step, title="measured, rank 0")]
-        processes += to_compare.beside(first_step=first_step) if to_compare else []
+        processes += to_compare.predicted_processes(first_step=first_step) if to_compare else []
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_perfetto(processes, self._path)
         self._to_compare = to_compare

@@ -15,7 +15,7 @@ from ooodist.report.data_parallel.planned import files_text, written_to
 from ooodist.report.pipeline import table as pipeline_table
 from ooodist.report.pipeline.figure import Panel, draw
 from ooodist.report.pipeline.grid import time_grid
-from ooodist.report.pipeline.memory import draw_memory
+from ooodist.report.pipeline.memory_figure import draw_memory
 from ooodist.report.pipeline.outcomes import (
     BASELINE,
     Comparison,

@@ -21,7 +21,7 @@ from ooodist.planner.pipeline.actions import (
 )
 from ooodist.planner.pipeline.dependencies import users_of
 from ooodist.report.perfetto import Process, Slice
-from ooodist.report.pipeline.memory import memory_curves
+from ooodist.report.pipeline.memory_figure import memory_curves
 from ooodist.report.pipeline.outcomes import Simulated
 
 _KINDS = {FORWARD: "F", INPUT_GRADIENT: "dX", WEIGHT_GRADIENT: "dW", BACKWARD: "dX and dW"}

@@ -24,7 +24,7 @@ from ooodist.errors import UserError
 from ooodist.step.notices import Notice, Notices
 from ooodist.trainer.callbacks import Best
 from ooodist.trainer.saving import within_epoch
-from ooodist.trainer.saving.beside import Beside
+from ooodist.trainer.saving.background_thread import BackgroundThread
 from ooodist.trainer.saving.savers import Saver, Wanted
 from ooodist.trainer.watchdog import expect_longer, expect_usual
 
@@ -94,7 +94,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
         self._background = background
         self._epochs = epochs
         self._steps_per_epoch = steps_per_epoch
-        self._beside = Beside("checkpoint")
+        self._thread = BackgroundThread("checkpoint")
         self._pending = ""  # where the training was when what is being written was begun
         self._number = 0  # how many were begun
         self._epoch = 0  # complete epochs
@@ -159,7 +159,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
 
     def settle(self, seconds: float) -> None:
         """Lets this rank write what it has begun, at most so long, after training has failed."""
-        self._beside.settle(seconds)
+        self._thread.settle(seconds)
         self._saver.settle_copies(seconds)
 
     def finish_copies(self) -> None:
@@ -212,7 +212,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
         self._number += 1
         number, notices = self._number, self._notices
         if self._background:
-            self._beside.start(self._saver.write, lambda: notices.tell(Notice.WRITTEN, number))
+            self._thread.start(self._saver.write, lambda: notices.tell(Notice.WRITTEN, number))
             expect_usual(f"the checkpoint of {self._pending} was copied")
         else:
             self._complete()
@@ -226,7 +226,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
             return
         where, self._pending = self._pending, ""
         expect_longer(f"the checkpoint of {where} was to be complete")
-        self._saver.complete(self._beside.wait if self._background else self._saver.write)
+        self._saver.complete(self._thread.wait if self._background else self._saver.write)
         expect_usual(f"the checkpoint of {where} was saved")
 
     def _stop(self, epoch: int, step: int) -> NoReturn:

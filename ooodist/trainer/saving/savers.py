@@ -17,7 +17,7 @@ from pathlib import Path
 import keras
 
 from ooodist.checkpoint import folder as folders
-from ooodist.checkpoint import keras_file, together
+from ooodist.checkpoint import keras_file, parallel_write
 from ooodist.checkpoint.state import State
 from ooodist.engines.base import Engine
 from ooodist.step.sending.wire import ErrorFeedback
@@ -162,7 +162,7 @@ class SaveParts(Saver):
     """Saves checkpoints in parts, on all ranks; the folder is on a disk that all ranks see.
 
     Args:
-        writers: returns which rank writes each variable; see :class:`together.Writing`.
+        writers: returns which rank writes each variable; see :class:`parallel_write.Writing`.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class SaveParts(Saver):
     ) -> None:
         super().__init__(folder, keep, engine, copying)
         self._writers = writers
-        self._writing: together.Writing | None = None
+        self._writing: parallel_write.Writing | None = None
         self._first = self._best = Path()
         self._is_best = False
 
@@ -183,7 +183,7 @@ class SaveParts(Saver):
         self._best = self._folder / folders.best_parts_name(wanted.state.epoch)
         first = self._folder / folders.parts_name(*wanted.state.place)
         self._first, self._is_best = first if wanted.is_due else self._best, wanted.is_best
-        self._writing = together.Writing(
+        self._writing = parallel_write.Writing(
             self._engine,
             self._first,
             model,

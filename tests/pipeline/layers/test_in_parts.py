@@ -28,10 +28,10 @@ from ooodist.pipeline.layers.in_parts import (
 )
 from ooodist.pipeline.layers.measure import (
     CallSeconds,
-    Held,
-    held_by_calls,
+    WeightBytes,
     layer_costs,
     measure_layers,
+    weight_bytes_by_call,
 )
 from ooodist.pipeline.layers.part import Part
 from ooodist.pipeline.stages import calls_of
@@ -46,7 +46,7 @@ BYTES = ("base_bytes", "state_bytes", "input_bytes", "weight_bytes", "gradient_b
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.integers(1, 5))
 def test_ranges_are_about_equal(sizes: list[int], parts: int) -> None:
-    ranges = equal_ranges([Held(size, size) for size in sizes], parts)
+    ranges = equal_ranges([WeightBytes(size, size) for size in sizes], parts)
     assert [number for each in ranges for number in each] == [*range(len(sizes))]
     assert len(ranges) == min(parts, len(sizes))
     assert all(ranges)
@@ -62,7 +62,7 @@ SIZES = st.integers(0, PART_BYTES + PART_BYTES // 4)
 @given(st.lists(SIZES, min_size=1, max_size=12), st.integers(1, 5))
 def test_no_part_is_larger_than_allowed(sizes: list[int], ranks: int) -> None:
     """PART_BYTES, or the largest call, as a call is never divided."""
-    held = [Held(size // 2, size - size // 2) for size in sizes]
+    held = [WeightBytes(size // 2, size - size // 2) for size in sizes]
     fewest = fewest_parts(held)
     most = max(PART_BYTES, *sizes)
     for parts in (fewest, max(ranks, fewest)):
@@ -76,7 +76,7 @@ def test_no_part_is_larger_than_allowed(sizes: list[int], ranks: int) -> None:
 def test_parts_of_a_model_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank measures several, if the model holds more than PART_BYTES."""
     model, batch = dense()
-    held = held_by_calls(model, calls_of(model))
+    held = weight_bytes_by_call(model, calls_of(model))
     most = max(call.state + call.gradients for call in held)
     monkeypatch.setattr("ooodist.pipeline.layers.in_parts.PART_BYTES", most)
     measured: list[range] = []
@@ -109,7 +109,7 @@ def dense() -> tuple[keras.Model, object]:
 def in_parts(model: keras.Model, batch: object, parts: int) -> tuple[LayerCost, ...]:
     """As measured by so many ranks, one after another."""
     splitter, calls = BatchSplitter(model, batch, 2), calls_of(model)
-    ranges = equal_ranges(held_by_calls(model, calls), parts)
+    ranges = equal_ranges(weight_bytes_by_call(model, calls), parts)
     seconds: list[CallSeconds] = []
     for number, each in enumerate(ranges):
         with traced_part(splitter, ranges, number) as (part, traced):
@@ -160,7 +160,9 @@ def test_one_rank_measures_the_whole_model() -> None:
 
 def test_large_models_are_not_small(monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = dense()
-    total = sum(call.state + call.gradients for call in held_by_calls(model, calls_of(model)))
+    total = sum(
+        call.state + call.gradients for call in weight_bytes_by_call(model, calls_of(model))
+    )
     monkeypatch.setattr("ooodist.pipeline.layers.in_parts.SMALL_BYTES", total - 1)
     assert not is_small(model)
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from ooodist.pipeline.layers.measure import held_by_calls, measure_layers
+from ooodist.pipeline.layers.measure import measure_layers, weight_bytes_by_call
 from ooodist.pipeline.layers.state import size_of
 from ooodist.pipeline.stages import calls_of
 from tests.pipeline.models import MODELS
@@ -64,7 +64,7 @@ def test_a_weight_of_several_layers_is_held_once() -> None:
     model, _, _ = MODELS["tied_and_shared_weights"]()
     model.compile(keras.optimizers.SGD(momentum=0.9))
     calls = calls_of(model)
-    held = held_by_calls(model, calls)
+    held = weight_bytes_by_call(model, calls)
     sizes = {variable.path: size_of(variable) for variable in model.variables}
     assert sum(each.gradients for each in held) == sum(
         sizes[weight.path] for weight in model.trainable_variables
@@ -78,7 +78,7 @@ def test_weights_of_one_path_are_held_by_their_own_calls() -> None:
     model, _, _ = MODELS["twins"]()
     model.compile(keras.optimizers.Adam())
     calls = calls_of(model)
-    held = dict(zip((call.name for call in calls), held_by_calls(model, calls), strict=True))
+    held = dict(zip((call.name for call in calls), weight_bytes_by_call(model, calls), strict=True))
     size = sum(size_of(variable) for variable in model.get_layer("decoder").variables)
     assert held["encoder"] == held["decoder"] == (3 * size, size, 2 * size)
     assert held["encoder:2"] == (0, 0, 0)

@@ -11,7 +11,7 @@ from ooodist.planner.pipeline.actions import Schedule, parse_action
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.layer_costs import Link
 from ooodist.report.perfetto import trace_events
-from ooodist.report.pipeline.memory import memory_curves
+from ooodist.report.pipeline.memory_figure import memory_curves
 from ooodist.report.pipeline.tracks import pipeline_process
 from tests.planner.pipelines import pipelines
 from tests.report.pipeline_examples import equal_layers, simulate, simulated_of

@@ -19,7 +19,7 @@ engine = ooodist.init()
 import keras  # noqa: E402
 
 from ooodist.graph.ops import ancestors, producers  # noqa: E402
-from ooodist.step import launch  # noqa: E402
+from ooodist.step import execution  # noqa: E402
 from tests.workers import check, run  # noqa: E402
 
 layers, optimizers = keras.layers, keras.optimizers
@@ -76,12 +76,12 @@ def fitted(made: keras.Model, accumulate: int = 1) -> list[np.ndarray]:
 
 @contextmanager
 def as_keras_does() -> Iterator[None]:
-    before = launch.can_be_early
-    launch.can_be_early = lambda *_: False
+    before = execution.can_be_early
+    execution.can_be_early = lambda *_: False
     try:
         yield
     finally:
-        launch.can_be_early = before
+        execution.can_be_early = before
 
 
 def compared(

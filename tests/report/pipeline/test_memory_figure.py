@@ -13,7 +13,7 @@ from ooodist.planner.pipeline.actions import Schedule, from_csv
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
 from ooodist.report.data_parallel.figure import write
 from ooodist.report.pipeline.figure import Panel
-from ooodist.report.pipeline.memory import draw_memory, memory_curves
+from ooodist.report.pipeline.memory_figure import draw_memory, memory_curves
 from tests.planner.pipelines import pipelines
 from tests.report.pipeline_examples import equal_layers, simulate, simulated_of
 

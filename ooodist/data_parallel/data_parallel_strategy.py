@@ -23,7 +23,7 @@ from ooodist.step import replicas
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.carried import Carrying, why_not_carried
 from ooodist.step.exchange import GradientExchange
-from ooodist.step.launch import Batch, Launch, Run, in_launches
+from ooodist.step.execution import Batch, Execution, Run, in_executions
 from ooodist.step.optimizer import loss_scale
 from ooodist.step.sending.rows import RowGradients
 from ooodist.step.sending.wire import ErrorFeedback
@@ -140,12 +140,12 @@ class DataParallel(Strategy):
     # Training
 
     def runner(self) -> Run:
-        return self._in_launches_of(self.backward, self.steps_per_execution)
+        return self._in_executions_of(self.backward, self.steps_per_execution)
 
-    def _in_launches_of(
+    def _in_executions_of(
         self, backward: OrderedBackward, steps: int, *, compiled: bool = False
     ) -> Run:
-        launch = Launch(
+        execution = Execution(
             self.model,
             backward,
             accumulate=self.accumulate,
@@ -154,7 +154,7 @@ class DataParallel(Strategy):
             carrying=self.carrying_for(backward.plan),
             element_spec=lambda: self.element_spec,
         )
-        return in_launches(launch, steps=steps, accumulate=self.accumulate)
+        return in_executions(execution, steps=steps, accumulate=self.accumulate)
 
     def carrying_for(self, plan: Plan | None) -> Carrying | None:
         """Returns what holds the updates that calls with this plan leave to each other.

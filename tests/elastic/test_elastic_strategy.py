@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ooodist.elastic.cost_model import OneWorker
+from ooodist.elastic.elastic_strategy import warn_if_short
 from ooodist.elastic.selection.items import Item, Selectable
-from ooodist.elastic.strategy import warn_if_short
 
 
 def test_a_training_too_short_to_be_worth_measuring_is_told(

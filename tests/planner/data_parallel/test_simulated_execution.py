@@ -9,8 +9,8 @@ from hypothesis.strategies import DataObject, SearchStrategy
 
 from ooodist.planner.costs import Network
 from ooodist.planner.data_parallel.indexed import IndexedCosts
-from ooodist.planner.data_parallel.launch import Launch
 from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.simulated_execution import SimulatedExecution
 from tests.planner import instances
 from tests.planner.chains import chain_costs, each_alone
 
@@ -22,11 +22,11 @@ def test_repeats_are_what_playing_yields(data: DataObject, seconds: SearchStrate
     plan = data.draw(instances.plans(costs))
     indexed_costs = IndexedCosts(costs, network)
     indexed = indexed_costs.index(plan)
-    repeated = Launch(indexed_costs, indexed, plan, network).repeat()
+    repeated = SimulatedExecution(indexed_costs, indexed, plan, network).repeat()
     if repeated is None:
         assert plan.steps_per_execution > 1 or not indexed_costs.all_awaited
     else:
-        played = Launch(indexed_costs, indexed, plan, network).play()
+        played = SimulatedExecution(indexed_costs, indexed, plan, network).play()
         assert repeated == pytest.approx(played, rel=1e-12, abs=1e-12)
 
 
@@ -40,6 +40,6 @@ def test_a_long_launch_is_as_much_work_as_a_short_one(by_urgency: bool) -> None:
     )
     indexed_costs = IndexedCosts(costs, network)
     indexed = indexed_costs.index(plan)
-    short, long = (Launch(indexed_costs, indexed, plan, network) for _ in range(2))
+    short, long = (SimulatedExecution(indexed_costs, indexed, plan, network) for _ in range(2))
     assert short.repeat() == pytest.approx(long.play(), rel=1e-12)
     assert (len(short.lanes.arrivals), len(long.lanes.arrivals)) == (6, 6000)

@@ -24,7 +24,7 @@ from ooodist.elastic.cost_model import CostModel
 from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.step_meter import StepMeter
 from ooodist.settings.elastic import ElasticConfig
-from ooodist.step.launch import Batch, Run
+from ooodist.step.execution import Batch, Run
 from ooodist.trainer.strategy import LookAhead, Strategy
 
 logger = logging.getLogger("ooodist")

@@ -22,7 +22,7 @@ from ooodist.planner.data_parallel.lanes import make_lanes
 from ooodist.planner.data_parallel.plan import Plan
 
 
-class Launch:
+class SimulatedExecution:
     """One call as it is played through; times are seconds from its start.
 
     Attributes:

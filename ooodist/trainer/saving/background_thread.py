@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 
-class Beside:
+class BackgroundThread:
     """Runs a function in a thread beside the training.
 
     Args:

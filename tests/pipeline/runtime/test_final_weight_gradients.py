@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooodist.pipeline.runtime.tail import parts_in_tail
+from ooodist.pipeline.runtime.final_weight_gradients import parts_by_action
 from ooodist.planner.pipeline.actions import WEIGHT_GRADIENT, Action, from_csv, tail_of
 
 
@@ -16,7 +16,7 @@ from ooodist.planner.pipeline.actions import WEIGHT_GRADIENT, Action, from_csv, 
 def test_a_tail_runs_part_by_part(tail: list[tuple[int, int]], number: int) -> None:
     """Stage 0's W has so many parts; stage 2's W stays as it is."""
     actions = [Action(stage, WEIGHT_GRADIENT, microbatch) for stage, microbatch in tail]
-    found = parts_in_tail(actions, {0: number})
+    found = parts_by_action(actions, {0: number})
     own = [action for action in actions if action.stage == 0]
     assert list(found) == own
     calls = [call for action in own for call in found[action]]
@@ -29,7 +29,7 @@ def test_a_tail_runs_part_by_part(tail: list[tuple[int, int]], number: int) -> N
 def test_two_stages_keep_their_places() -> None:
     """By hand: stage 0 in two parts, stage 1 in three, between each other."""
     (actions,) = from_csv("0F0,1F0,0F1,1F1,1I0,1I1,0I0,0I1,1W0,0W0,1W1,0W1\n", "x").actions
-    found = parts_in_tail(tail_of(actions), {0: 2, 1: 3})
+    found = parts_by_action(tail_of(actions), {0: 2, 1: 3})
     assert [found[action] for action in actions[-4:]] == [
         [(0, 0), (1, 0), (0, 1)],
         [(0, 0), (1, 0)],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 
 from ooodist.planner.costs import SavedTensor
-from ooodist.profiler.memory import saved_tensors
+from ooodist.profiler.saved_tensors import saved_tensors
 from ooodist.profiler.step import StepToMeasure, trace_step
 from tests.profiler.models import BATCH, batch, compiled, dense_chain, layers
 

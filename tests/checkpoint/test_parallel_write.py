@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.checkpoint import folder as folders
-from ooodist.checkpoint.together import spread
+from ooodist.checkpoint.parallel_write import spread
 from ooodist.errors import UserError
 from ooodist.util.replacing import INCOMPLETE_PREFIX
 from tests.checkpoint.examples import make_model, state_of, write_parts

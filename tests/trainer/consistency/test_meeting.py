@@ -11,7 +11,7 @@ import ooodist
 from ooodist.engines import timeout
 from ooodist.engines.base import Engine
 from tests.ranks_in_threads import on_ranks
-from tests.trainer.together.test_callbacks import V, W, X, Y, made
+from tests.trainer.consistency.test_callbacks import V, W, X, Y, made
 
 
 def test_ranks_that_call_different_methods_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from ooodist.trainer.saving.beside import Beside
+from ooodist.trainer.saving.background_thread import BackgroundThread
 
 
 def test_it_runs_meanwhile_and_can_be_used_again() -> None:
-    beside, may_end, done = Beside("test"), threading.Event(), []
+    beside, may_end, done = BackgroundThread("test"), threading.Event(), []
     beside.settle(1)  # nothing is under way
     for number in range(2):
         may_end.clear()
@@ -23,7 +23,7 @@ def test_it_runs_meanwhile_and_can_be_used_again() -> None:
 
 
 def test_whoever_waits_gets_the_error_once() -> None:
-    beside, ended = Beside("test"), []
+    beside, ended = BackgroundThread("test"), []
 
     def fails() -> None:
         raise OSError("no space left")

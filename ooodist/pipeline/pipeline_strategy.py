@@ -16,29 +16,29 @@ import keras
 import tensorflow as tf
 from mpi4py import MPI
 
-from ooodist.checkpoint.together import spread
+from ooodist.checkpoint.parallel_write import spread
 from ooodist.compat.keras_deferred import standing_in
 from ooodist.compat.keras_model import build_with
 from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
-from ooodist.pipeline.alike import computes_alike, stages_together
 from ooodist.pipeline.assembly import Assembly, assemble
 from ooodist.pipeline.batches import whole_microbatches
 from ooodist.pipeline.evaluation.evaluation import Evaluation
 from ooodist.pipeline.holding import Holding
-from ooodist.pipeline.layers.memory import explaining_lack_of_memory
+from ooodist.pipeline.layers.out_of_memory import explaining_lack_of_memory
 from ooodist.pipeline.live_schedule import LiveSchedule
 from ooodist.pipeline.ownership import average_statistics, check_copies
 from ooodist.pipeline.planning import write_schedule
 from ooodist.pipeline.ranks import make_ranks
 from ooodist.pipeline.runtime.record import Record
+from ooodist.pipeline.schedule_equivalence import computes_alike, order_dependent_stages
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan
 from ooodist.planner.pipeline.simulate import MeasuredRun
 from ooodist.settings.training import Training
+from ooodist.step.execution import Batch, Run
 from ooodist.step.finiteness.skipping import changed_by_forward
-from ooodist.step.launch import Batch, Run
 from ooodist.step.optimizer import without_scaling
 from ooodist.trainer.strategy import Strategy
 from ooodist.util.patience import LEAST_SECONDS, Patience
@@ -166,7 +166,7 @@ class Pipeline(Strategy):
             share = self._planning.share
             self._live = LiveSchedule(self.engine, self, self.assembly.plan, share=share)
         stages, rank_of = self.assembly.stages, self.assembly.plan.schedule.rank_of
-        self._together = stages_together(stages, rank_of)
+        self._order_dependent = order_dependent_stages(stages, rank_of)
         self._record = Record(
             model,
             self.ranks,
@@ -292,7 +292,7 @@ class Pipeline(Strategy):
 
     def computes_alike(self, one: Schedule, other: Schedule) -> bool:
         """Whether two schedules of these stages compute the same numbers, bit for bit."""
-        return computes_alike(one, other, self._together)
+        return computes_alike(one, other, self._order_dependent)
 
     # What ranks know of the model
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from ooodist.planner.pipeline.actions import Action
 
 
-def parts_in_tail(
+def parts_by_action(
     tail: Sequence[Action], parts: Mapping[int, int]
 ) -> dict[Action, list[tuple[int, int]]]:
     """Returns what each action of a tail computes instead: micro-batches and parts of W, in order.

@@ -7,7 +7,7 @@ from dataclasses import replace
 import keras
 import pytest
 
-from ooodist.pipeline.alike import computes_alike, stages_together
+from ooodist.pipeline.schedule_equivalence import computes_alike, order_dependent_stages
 from ooodist.pipeline.stages import Stage, split
 from ooodist.planner.pipeline.actions import Action
 from ooodist.planner.pipeline.costs import equal_stages
@@ -36,8 +36,8 @@ def shared_stages() -> list[Stage]:
 
 def test_stages_that_share_a_layer_on_a_rank_are_together() -> None:
     stages = shared_stages()
-    assert stages_together(stages, (0, 1, 0, 1)) == [(0, 2), (1,), (3,)]
-    assert stages_together(stages, (0, 1, 1, 0)) == [(0,), (3,), (1,), (2,)]
+    assert order_dependent_stages(stages, (0, 1, 0, 1)) == [(0, 2), (1,), (3,)]
+    assert order_dependent_stages(stages, (0, 1, 1, 0)) == [(0,), (3,), (1,), (2,)]
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 3, 8])

@@ -19,7 +19,9 @@ from ooodist.planner.pipeline.actions import (
 )
 
 
-def stages_together(stages: Sequence[Stage], rank_of: Sequence[int]) -> list[tuple[int, ...]]:
+def order_dependent_stages(
+    stages: Sequence[Stage], rank_of: Sequence[int]
+) -> list[tuple[int, ...]]:
     """Groups the stages whose sums or states depend on each other's order.
 
     The stages of a rank are one group if two of them share a variable; otherwise each is its own.
@@ -28,23 +30,23 @@ def stages_together(stages: Sequence[Stage], rank_of: Sequence[int]) -> list[tup
         stages: all stages of the model.
         rank_of: the rank of each.
     """
-    groups: list[tuple[int, ...]] = []
+    found: list[tuple[int, ...]] = []
     for rank in sorted(set(rank_of)):
         own = [stage for stage in stages if rank_of[stage.number] == rank]
         variables = [{id(variable) for variable in stage.model.variables} for stage in own]
         numbers = tuple(stage.number for stage in own)
         if any(one & other for one, other in itertools.combinations(variables, 2)):
-            groups.append(numbers)
+            found.append(numbers)
         else:
-            groups.extend((number,) for number in numbers)
-    return groups
+            found.extend((number,) for number in numbers)
+    return found
 
 
-def computes_alike(one: Schedule, other: Schedule, together: Sequence[tuple[int, ...]]) -> bool:
+def computes_alike(one: Schedule, other: Schedule, groups: Sequence[tuple[int, ...]]) -> bool:
     """Whether both run the Fs, and the Ws, of each group of stages in the same order."""
     return all(
         _order(one, group, kinds) == _order(other, group, kinds)
-        for group in together
+        for group in groups
         for kinds in ((FORWARD,), (WEIGHT_GRADIENT, BACKWARD))
     )
 

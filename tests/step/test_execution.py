@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ooodist
-from ooodist.step.launch import in_launches
+from ooodist.step.execution import in_executions
 
 pytestmark = pytest.mark.usefixtures("local_engine")
 
@@ -28,7 +28,7 @@ def test_each_batch_runs_once_and_in_order(sizes: list[int], steps: int, accumul
         return {"loss": len(ran)}
 
     batches = [np.full((size,), number) for number, size in enumerate(sizes)]
-    logs = in_launches(launch, steps=steps, accumulate=accumulate)(batches)
+    logs = in_executions(launch, steps=steps, accumulate=accumulate)(batches)
     assert logs == ({"loss": len(ran)} if batches else {})
     assert [int(batch[0]) for each in ran for batch in each] == list(range(len(batches)))
     # No launch of another size or of several shapes has to be traced; the end may be ragged.

@@ -1,12 +1,12 @@
-"""A launch: several training steps traced into one function.
+"""An execution: several training steps traced into one function.
 
-Within a launch nothing waits for a whole step: the forward pass of step t + 1 starts when the
+Within an execution nothing waits for a whole step: the forward pass of step t + 1 starts when the
 weights of its first layer are updated, while the rest of step t is still being exchanged::
 
     compute   | F B of step 1      | F B of step 2      |
     exchange            |---- gradients of step 1 ----|---- of step 2 ----|
 
-Each launch ends with all its updates applied, or leaves some to the next, which begins with them
+Each execution ends with all its updates applied, or leaves some to the next, which begins with them
 (:mod:`ooodist.step.carried`). So training is exact synchronous SGD: no gradient is stale, none is
 lost.
 """
@@ -30,7 +30,7 @@ from ooodist.graph.units import Gradient
 from ooodist.step.all_ranks.batch_norm import synchronizing
 from ooodist.step.all_ranks.losses import of_whole_batch
 from ooodist.step.backward import OrderedBackward, variable_names
-from ooodist.step.carried import CarriedUpdates, Carrying, Left
+from ooodist.step.carried import CarriedGradients, CarriedUpdates, Carrying
 from ooodist.step.compiled import CompiledStep
 from ooodist.step.finiteness.finite import Checked, GradientSums, GradientWatch
 from ooodist.step.finiteness.loss_scaling import EarlyVerdict, can_be_early
@@ -47,8 +47,8 @@ Batch = Any
 Run = Callable[[Sequence[Batch]], dict[str, tf.Tensor]]  # trains on any number of batches
 
 
-class Launch:
-    """Runs a Keras model's ``train_step`` on the batches of one launch.
+class Execution:
+    """Runs a Keras model's ``train_step`` on the batches of one execution.
 
     Args:
         model: a compiled model; its ``train_step`` may be a custom one.
@@ -58,8 +58,8 @@ class Launch:
         watch: is told whether gradients are finite; None: they are not checked.
         compiled: whether XLA compiles each step, which then has no order; not with ``accumulate``,
             ``carrying``, skipped steps or a selection.
-        carrying: holds what the model's launches leave to each other, as the plan says; None: they
-            leave nothing.
+        carrying: holds what the model's executions leave to each other, as the plan says; None:
+            they leave nothing.
         element_spec: returns the ``element_spec`` of what the next batches are read from, whose
             shapes steps are traced with, as Keras does; None, or returns it: those of the batches.
 
@@ -131,7 +131,7 @@ class Launch:
         return logs
 
     def _trace_as_keras(
-        self, batches: tuple[Batch, ...], left: Left | None, notices: tf.Tensor
+        self, batches: tuple[Batch, ...], left: CarriedGradients | None, notices: tf.Tensor
     ) -> None:
         """Traces the call with the shapes of the ``element_spec``, if it is known, unless it was.
 
@@ -152,7 +152,7 @@ class Launch:
         self._traced.get_concrete_function(specs, left, notices)
 
     def trace(self, batches: Sequence[Batch]) -> Any:
-        """Traces a launch on such batches without running it; returns its graph (a FuncGraph)."""
+        """Traces an execution on such batches without running it; returns the FuncGraph."""
         carried = self._updates()
         left = None if carried is None else carried.nothing()
         notices = tf.constant(_NO_NOTICES)
@@ -168,8 +168,8 @@ class Launch:
         return self._carried
 
     def _run(
-        self, batches: tuple[Batch, ...], left: Left | None, notices: tf.Tensor
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor, Left | None]:
+        self, batches: tuple[Batch, ...], left: CarriedGradients | None, notices: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor, CarriedGradients | None]:
         """Trains on the batches.
 
         Args:
@@ -329,10 +329,10 @@ class Launch:
         return {**tensors, **dict(zip(scalars, mean, strict=True))}, total[len(scalars) + 1 :]
 
 
-def in_launches(launch: Run, *, steps: int, accumulate: int) -> Run:
-    """Runs batches as launches of ``steps`` steps each, and the rest one step at a time.
+def in_executions(execution: Run, *, steps: int, accumulate: int) -> Run:
+    """Runs batches as executions of ``steps`` steps each, and the rest one step at a time.
 
-    A shorter launch, or one of other shapes, would be traced only to be used once.
+    A shorter execution, or one of other shapes, would be traced only to be used once.
     """
     whole = steps * accumulate
 
@@ -342,7 +342,7 @@ def in_launches(launch: Run, *, steps: int, accumulate: int) -> Run:
             first = batches[:whole]
             if len(first) < whole or not _same_shapes(first):
                 first = batches[:accumulate]
-            logs = launch(first)
+            logs = execution(first)
             batches = batches[len(first) :]
         return logs
 

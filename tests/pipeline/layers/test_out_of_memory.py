@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from ooodist.compat.keras_deferred import made_without_values
 from ooodist.errors import UserError
-from ooodist.pipeline.layers.memory import (
+from ooodist.pipeline.layers.out_of_memory import (
     explained,
     explaining_lack_of_memory,
     is_out_of_memory,
@@ -37,7 +37,7 @@ def test_memory_that_ends_is_explained(
     monkeypatch: pytest.MonkeyPatch, allocate: Callable[[], Any]
 ) -> None:
     limit = Limit("RLIMIT_DATA", 123)
-    monkeypatch.setattr("ooodist.pipeline.layers.memory.lowest_limit", lambda: limit)
+    monkeypatch.setattr("ooodist.pipeline.layers.out_of_memory.lowest_limit", lambda: limit)
     with (
         pytest.raises(UserError, match=r"^no memory is left while rank 7 waters plants: ") as found,
         explaining_lack_of_memory("rank 7 waters plants", lambda: "99 bytes for stage 2"),
@@ -61,7 +61,7 @@ def test_other_errors_stay_what_they_are(error: Any) -> None:
 
 
 def test_without_a_plan_and_a_limit_neither_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ooodist.pipeline.layers.memory.lowest_limit", lambda: None)
+    monkeypatch.setattr("ooodist.pipeline.layers.out_of_memory.lowest_limit", lambda: None)
     message = str(explained(MemoryError("std::bad_alloc"), "layers are measured"))
     assert message.startswith("no memory is left while layers are measured: MemoryError: std::bad")
     assert "planned" not in message
@@ -70,10 +70,10 @@ def test_without_a_plan_and_a_limit_neither_is_shown(monkeypatch: pytest.MonkeyP
 
 def test_a_process_without_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     # Here the process takes what others left free in it, so the kernel's figure is not compared.
-    monkeypatch.setattr("ooodist.pipeline.layers.memory.resident_bytes", lambda: 3 * LARGE)
+    monkeypatch.setattr("ooodist.pipeline.layers.out_of_memory.resident_bytes", lambda: 3 * LARGE)
     held = [keras.Variable(np.ones(LARGE // 4, np.float32)), tf.Variable(tf.ones([LARGE // 4]))]
     layer = made_without_values(lambda: keras.layers.Dense(1 << 20))
     made_without_values(lambda: layer.build((None, 1 << 10)))  # 4 GB, which nobody has
     assert process_bytes([*held, *layer.variables]) == LARGE
-    monkeypatch.setattr("ooodist.pipeline.layers.memory.resident_bytes", lambda: None)
+    monkeypatch.setattr("ooodist.pipeline.layers.out_of_memory.resident_bytes", lambda: None)
     assert process_bytes(held) is None
