@@ -117,6 +117,9 @@ def _assigned(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.Call) and ast.unparse(node.func) in SETTERS:
             if not _is_self(node.args[0]):
                 yield from _names(node.args[1], loops)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "replaced":
+            if not _is_self(node.args[0]):
+                yield from (each.arg for each in node.keywords if each.arg is not None)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "signal.signal":
             if isinstance(node.args[0], ast.Attribute):
                 yield node.args[0].attr
