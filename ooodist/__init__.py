@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ooodist.launcher.function.start import run
     from ooodist.step.all_ranks.objects import allgather_object, broadcast_object
     from ooodist.step.all_ranks.tensors import allgather, allreduce, barrier
+    from ooodist.step.feature import Feature
     from ooodist.step.optimizer import apply
     from ooodist.step.tape import DistributedGradientTape
     from ooodist.trainer.fit import flush, whole
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "DistributedGradientTape",
+    "Feature",
     "UserError",
     "WorkerError",
     "allgather",
@@ -70,6 +72,7 @@ _HOME = {
     "flush": "ooodist.trainer.fit",
     "whole": "ooodist.trainer.fit",
     "DistributedGradientTape": "ooodist.step.tape",
+    "Feature": "ooodist.step.feature",
     "apply": "ooodist.step.optimizer",
     "allreduce": "ooodist.step.all_ranks.tensors",
     "allgather": "ooodist.step.all_ranks.tensors",

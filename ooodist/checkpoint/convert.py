@@ -104,7 +104,7 @@ def split(file: Path, folder: Path) -> None:
     """
     read_state(file)  # every byte of it is checked
     with zipfile.ZipFile(file) as plain:
-        if archive.RESIDUALS_MEMBER in plain.namelist():
+        if archive.RANKS_MEMBER in plain.namelist():
             logger.warning(
                 "split: what gradients have lost on a wire of 16 bits is left out, as pipelines "
                 "have no such wire"

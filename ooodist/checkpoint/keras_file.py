@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ooodist.checkpoint import archive
-from ooodist.checkpoint.archive import BEST_WEIGHTS_MEMBER, RESIDUALS_MEMBER, as_saved
+from ooodist.checkpoint.archive import BEST_WEIGHTS_MEMBER, RANKS_MEMBER, as_saved
 from ooodist.checkpoint.arrays import as_bytes
 from ooodist.checkpoint.state import State, Variable
 from ooodist.compat.keras_saving import Layout, configuration, layout_of
@@ -60,10 +60,10 @@ def write(
     model: keras.Model,
     state: State,
     best_weights: Sequence[Any] | None = None,
-    residuals: Mapping[str, np.ndarray] | None = None,
+    by_rank: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """Writes a checkpoint of a model as it is now; see :class:`Content`. Raises UserError."""
-    Content(model, state, best_weights, residuals).write(file)
+    Content(model, state, best_weights, by_rank).write(file)
 
 
 class Content:
@@ -74,7 +74,7 @@ class Content:
         state: the variables and the fingerprint in it are replaced by the model's.
         best_weights: the model's weights at its best epoch, if they are to be restored when the
             training ends.
-        residuals: what gradients have lost on a wire of 16 bits, by weight and then by rank
+        by_rank: what the steps of each rank keep for themselves, by name and then by rank
             (step/sending/wire.py).
         copies: take copies of all values now, so that the model may be trained before and while
             they are written, by any thread. If false, one value at a time is in memory.
@@ -86,7 +86,7 @@ class Content:
         model: keras.Model,
         state: State,
         best_weights: Sequence[Any] | None = None,
-        residuals: Mapping[str, np.ndarray] | None = None,
+        by_rank: Mapping[str, np.ndarray] | None = None,
         *,
         copies: bool = False,
         checks: bool = True,
@@ -97,7 +97,7 @@ class Content:
         self._config, self._metadata = configuration(model)
         self._state = replace(state, variables=variables_of(model, self._layout))
         self._best_weights = best_weights
-        self._residuals = residuals
+        self._by_rank = by_rank
         self._values = [_value(each) for each in kept(model)] if copies else kept(model)
 
     def write(self, file: Path) -> None:
@@ -122,9 +122,9 @@ class Content:
                     target.writestr(archive.STATE_MEMBER, json.dumps(yaml_dataclass.plain(state)))
                     if self._best_weights is not None:
                         target.writestr(archive.BEST_WEIGHTS_MEMBER, _saved(self._best_weights))
-                    if self._residuals:
-                        residuals = [np.array(list(self._residuals)), *self._residuals.values()]
-                        target.writestr(archive.RESIDUALS_MEMBER, _saved(residuals))
+                    if self._by_rank:
+                        residuals = [np.array(list(self._by_rank)), *self._by_rank.values()]
+                        target.writestr(archive.RANKS_MEMBER, _saved(residuals))
             finally:
                 weights.unlink(missing_ok=True)
 
@@ -189,15 +189,15 @@ def read_best_weights(file: Path, model: keras.Model) -> list[np.ndarray] | None
         ]
 
 
-def read_residuals(file: Path) -> dict[str, np.ndarray]:
+def read_rank_state(file: Path) -> dict[str, np.ndarray]:
     """Returns what gradients have lost on a wire of 16 bits, by weight and then by rank.
 
     It is empty if they have lost nothing.
     """
     with zipfile.ZipFile(file) as saved:
-        if RESIDUALS_MEMBER not in saved.namelist():
+        if RANKS_MEMBER not in saved.namelist():
             return {}
-        content = io.BytesIO(saved.read(RESIDUALS_MEMBER))
+        content = io.BytesIO(saved.read(RANKS_MEMBER))
     with np.load(content, allow_pickle=False) as arrays:
         names, *values = (arrays[member] for member in arrays.files)
     return {str(name): value for name, value in zip(names, values, strict=True)}

@@ -39,6 +39,7 @@ from ooodist.settings.sections import (
 from ooodist.settings.training import Training
 from ooodist.util import strict_yaml, yaml_dataclass
 from ooodist.util.digest import hex_digest
+from ooodist.util.user_functions import names_a_function
 from ooodist.util.yaml_dataclass import Range, did_you_mean
 
 if TYPE_CHECKING:
@@ -126,6 +127,14 @@ def _read_callbacks(value: Any, path: str) -> tuple[NamedArguments, ...]:
     )
 
 
+def _read_features(value: Any, path: str) -> tuple[NamedArguments, ...]:
+    named = read_all_named(value, path)
+    for index, each in enumerate(named):
+        if not names_a_function(each.name):
+            raise UserError(f"{path}[{index}].name is {each.name}; it must be package.module:class")
+    return tuple(named)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """A training job; every key has a default. ``engine``: what sums over the workers; ``auto``:
@@ -136,9 +145,11 @@ class Config:
     the data. ``optimizer``: any Keras optimizer and its arguments; ``learning_rate`` is a number or
     a Keras schedule. ``loss``, ``metrics``: null: those of the data's task. ``callbacks``: Keras's
     by name, with their arguments as further keys, or ``package.module:function``, which is called
-    with them and returns one or a list. ``steps_per_execution``: training steps traced into one
-    function: the exchange of one overlaps the forward pass of the next; null is the plan's choice,
-    or 1 without a plan. ``accumulate``: batches per update and exchange. ``recurrent_gradients``:
+    with them and returns one or a list. ``features``: ``package.module:class`` of what else is done
+    with the gradients of each step (``ooodist.Feature``), with its arguments.
+    ``steps_per_execution``: training steps traced into one function: the exchange of one overlaps
+    the forward pass of the next; null is the plan's choice, or 1 without a plan. ``accumulate``:
+    batches per update and exchange. ``recurrent_gradients``:
     ``after_loop`` computes the weight gradients of LSTM, GRU and SimpleRNN layers by one matrix
     product over all times, which an order can put off, and which is rounded otherwise.
     ``jit_compile``: whether XLA compiles the steps, which then have no order; ``auto`` tries both
@@ -167,6 +178,9 @@ class Config:
     )
     callbacks: tuple[NamedArguments, ...] = field(
         default=(), metadata={"reader": _read_callbacks, "writer": write_all_named}
+    )
+    features: tuple[NamedArguments, ...] = field(
+        default=(), metadata={"reader": _read_features, "writer": write_all_named}
     )
     order: OrderConfig = OrderConfig()
     planning: PlanningConfig = PlanningConfig()
@@ -216,11 +230,12 @@ class Config:
             )
         self.training()
 
-    def training(self, plan: Plan | None = None) -> Training:
+    def training(self, plan: Plan | None = None, features: Sequence[Any] = ()) -> Training:
         """What of the job is about its steps.
 
         Args:
             plan: what ``order.plan`` names, once it is read.
+            features: what ``features`` names, once they are made.
 
         Raises:
             UserError: some of it does not go together.
@@ -236,6 +251,7 @@ class Config:
             planning=self.planning,
             parallel=self.parallel,
             elastic=self.elastic if is_elastic else None,
+            features=tuple(features),
             on_nan=self.on_nan,
             jit_compile=self.jit_compile,
         )

@@ -25,6 +25,7 @@ from ooodist.step.carried import Carrying, why_not_carried
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.execution import Batch, Execution, Run, in_executions
 from ooodist.step.optimizer import loss_scale
+from ooodist.step.rank_state import RESIDUAL, RankState
 from ooodist.step.sending.rows import RowGradients
 from ooodist.step.sending.wire import ErrorFeedback
 from ooodist.trainer.strategy import Strategy
@@ -66,7 +67,15 @@ class DataParallel(Strategy):
         )
         self.training = training
         order = "inorder" if training.to_find else training.order
-        exchange = _exchange(model, engine, training, sum_rows)
+        has_feedback = training.wire != "float32" and training.exchange.error_feedback
+        names = [feature.name for feature in training.features]
+        self.rank_state = RankState({*names, *([RESIDUAL] if has_feedback else [])})
+        for feature in training.features:
+            feature.begin(self.rank_state)
+            logger.info("feature %s", feature.summary())
+        state = self.rank_state
+        feedback = ErrorFeedback(lambda: loss_scale(model), state) if has_feedback else None
+        exchange = _exchange(engine, training, feedback, sum_rows)
         self.backward = backward = OrderedBackward(exchange, order, training.k or 0)
         self.planned: PlanWithCosts | None = None
         self.to_find = training.to_find
@@ -150,6 +159,7 @@ class DataParallel(Strategy):
             backward,
             accumulate=self.accumulate,
             watch=self.watch,
+            features=self.training.features,
             compiled=compiled,
             carrying=self.carrying_for(backward.plan),
             element_spec=lambda: self.element_spec,
@@ -192,24 +202,17 @@ class DataParallel(Strategy):
         self.flush()
         replicas.average_statistics(self.engine, self.model)
 
-    @property
-    def feedback(self) -> ErrorFeedback | None:
-        """What gradients lose on a wire of 16 bits, if that is kept."""
-        return self.backward.exchange.feedback
-
 
 def _exchange(
-    model: keras.Model, engine: Engine, training: Training, sum_rows: bool | None
+    engine: Engine, training: Training, feedback: ErrorFeedback | None, sum_rows: bool | None
 ) -> GradientExchange:
     given, wire = training.exchange, training.wire
-    is_narrow = wire != "float32"
-    has_feedback = is_narrow and given.error_feedback
     return GradientExchange(
         engine,
         credit=given.credit,
         bucket_bytes=BUCKET_BYTES if given.bucket_bytes is None else given.bucket_bytes,
         sum_rows=not engine.kind.is_alone if sum_rows is None else sum_rows,
-        wire=wire if is_narrow and wire != "planned" else None,
-        feedback=ErrorFeedback(lambda: loss_scale(model)) if has_feedback else None,
+        wire=None if wire in ("float32", "planned") else wire,
+        feedback=feedback,
         rows=RowGradients(engine, "" if given.rows == "auto" else "rows is never"),
     )

@@ -201,6 +201,7 @@ class SelectiveDataParallel:
                 accumulate=self.inner.accumulate,
                 updating=self._optimizer_state.counting,
                 watch=self.inner.watch,
+                features=self.inner.training.features,
                 carrying=self.inner.carrying_for(backward.plan),
                 element_spec=lambda: self.inner.element_spec,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import keras
@@ -18,6 +18,7 @@ from ooodist.settings.elastic import ElasticConfig, read_elastic
 from ooodist.settings.sections import ExchangeConfig, PlanningConfig
 from ooodist.settings.training import JitCompile, OnNan, Training
 from ooodist.step.backward import Order
+from ooodist.step.feature import Feature
 from ooodist.trainer.fit import DistributedFit
 from ooodist.trainer.strategy import Strategy
 from ooodist.util import yaml_dataclass
@@ -40,6 +41,7 @@ def distribute(
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
     sum_rows: bool | None = None,
+    features: Sequence[Feature] = (),
     on_nan: OnNan = "stop",
     jit_compile: JitCompile = None,
 ) -> keras.Model:
@@ -106,6 +108,8 @@ def distribute(
         sum_rows: also on one process, pass each row of an embedding to the optimizer once, so that
             any number of workers trains alike; several workers always do. None: yes, except with
             the engine ``local``, whose numbers are those of plain Keras.
+        features: what else is done with the gradients of each step, in this order (see
+            :class:`ooodist.Feature`).
         on_nan: what follows if a gradient is not finite. ``stop``: the training ends. ``skip``: all
             ranks leave the step out, which changes neither weights nor optimizer state, statistics
             or metrics, and 100 such steps in a row end the training; no weight is updated before
@@ -138,6 +142,7 @@ def distribute(
         exchange=yaml_dataclass.read_dataclass(ExchangeConfig, exchange, ""),
         planning=planning or PlanningConfig(),
         elastic=read_elastic(elastic),
+        features=tuple(features),
         on_nan=on_nan,
         jit_compile=jit_compile,
     )

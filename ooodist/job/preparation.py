@@ -32,9 +32,11 @@ from ooodist.job.division import divided
 from ooodist.models.base import PRETRAINING
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.pipeline.layer_costs import ModelCosts
+from ooodist.step.feature import Feature
 from ooodist.trainer import resume
 from ooodist.util import yaml_dataclass
 from ooodist.util.replacing import INCOMPLETE_PREFIX
+from ooodist.util.user_functions import call_users
 
 logger = logging.getLogger("ooodist")
 
@@ -114,7 +116,7 @@ def set_up(config: Config, engine: Engine) -> PreparedJob:
     if source is not None:
         if config.parallel is None:
             best_weights = resume.restore(engine, source, model)
-            resume.restore_feedback(engine, source, model.ooodist.strategy.inner.feedback)
+            resume.restore_rank_state(engine, source, model.ooodist.strategy.inner.rank_state)
         logger.info("resuming after %s from %s", source.state.where(), source.file)
     model.ooodist.begin_batches(data.train.element_spec)
     if model.ooodist.strategy.needs_plan:
@@ -278,13 +280,28 @@ def _place(config: Config, engine: Engine) -> tuple[int, int]:
     return engine.rank // config.parallel.pipeline, config.parallel.data
 
 
+def _features(config: Config) -> list[Feature]:
+    made = []
+    for index, named in enumerate(config.features):
+        path, returns = f"features[{index}]", "an ooodist.Feature"
+        feature: Any = call_users(named.name, named.arguments, path, returns)
+        if not isinstance(feature, Feature):
+            raise UserError(
+                f"{path}: {named.name} is {type(feature).__name__} {str(feature)[:80]}; it must be "
+                f"{returns}"
+            )
+        made.append(feature)
+    return made
+
+
 def _distribute(config: Config, model: keras.Model, plan: Plan | None) -> keras.Model:
+    training = config.training(plan, _features(config))
     if config.parallel is not None:
         from ooodist.job.pipelined import in_stages  # imports mpi4py
 
-        return in_stages(model, config.training(), config.timeout)
+        return in_stages(model, training, config.timeout)
     # The job trains alike with any number of workers.
-    return distributed(model, config.training(plan), sum_rows=True)
+    return distributed(model, training, sum_rows=True)
 
 
 def _check_monitors(

@@ -354,9 +354,9 @@ def _saver(
             versions=versions(),
         )
 
-    feedback = job.model.ooodist.strategy.inner.feedback
+    rank_state = job.model.ooodist.strategy.inner.rank_state
     place = (job.folder, config.keep, job.engine, copying)
-    saver: SaveWhole | SaveParts = SaveWhole(*place, feedback)
+    saver: SaveWhole | SaveParts = SaveWhole(*place, rank_state)
     if parallel is not None:
         saver = SaveParts(*place, job.model.ooodist.strategy.inner.writers)
     in_background = config.background

@@ -47,6 +47,8 @@ REFUSED: Mapping[tuple[str, str], str] = {
     ("jit_compile", "accumulate"): _XLA,
     ("jit_compile", "skip"): _XLA,
     ("jit_compile", "elastic"): _XLA,
+    ("jit_compile", "features"): _XLA,
+    ("features", "pipeline"): _PIPELINE,
     ("order", "pipeline"): _PIPELINE,
     ("exchange", "pipeline"): _PIPELINE,
     ("steps_per_execution", "pipeline"): _PIPELINE,
@@ -64,6 +66,7 @@ class Training:
         order: a name, a plan, a list of names of units, or a function that makes such a list.
         k: of the order ``first_k``.
         plan_file: the file of a plan, if it is not read yet.
+        features: :class:`ooodist.Feature` objects, whose gradients each gets in turn.
         steps_per_execution, accumulate, exchange, planning, parallel, elastic, on_nan, jit_compile:
             see the reference of job files.
 
@@ -80,6 +83,7 @@ class Training:
     planning: PlanningConfig = PlanningConfig()
     parallel: ParallelConfig | None = None
     elastic: ElasticConfig | None = None
+    features: tuple[Any, ...] = ()
     on_nan: OnNan = "stop"
     jit_compile: JitCompile = None
 
@@ -109,6 +113,10 @@ class Training:
         for (one, other), reason in REFUSED.items():
             if one in given and other in given:
                 raise UserError(f"{given[one]}, but {given[other]}: {reason}")
+        for feature in self.features:
+            for other, reason in feature.refuses.items():
+                if other in given:
+                    raise UserError(f"feature {feature.name}, but {given[other]}: {reason}")
         if self.parallel is not None:
             self.planning.check_for_pipelines(
                 self.parallel.schedule, elastic=self.elastic is not None
@@ -131,7 +139,8 @@ class Training:
     @property
     def may_compile(self) -> bool:
         """Whether XLA may compile the steps, as nothing is asked for that keeps it from that."""
-        return not {"order", "accumulate", "skip", "elastic"} & self.given().keys()
+        against = {"order", "accumulate", "skip", "elastic", "features"}
+        return not against & self.given().keys()
 
     @property
     def wire(self) -> WireSetting:
@@ -145,11 +154,13 @@ class Training:
         order = self.order.digest() if isinstance(self.order, Plan) else self.order
         text = {each.name: getattr(self, each.name) for each in fields(self)}
         text["order"] = getattr(order, "__qualname__", order)
+        text["features"] = [feature.summary() for feature in self.features]
         text["planning"] = (self.planning.trial, self.planning.share)
         return str(text)
 
     def given(self) -> dict[str, str]:
         """What differs from the default, by name, in words; also what follows from it."""
+        names = [feature.name for feature in self.features]
         exchange, plan = self.exchange, isinstance(self.order, Plan) or self.plan_file is not None
         order = getattr(self.order, "__qualname__", self.order)
         of_order = f"the order is {self.plan_file or ('a plan' if plan else order)}"
@@ -181,6 +192,7 @@ class Training:
             ),
             "accumulate": (self.accumulate > 1, f"accumulate is {self.accumulate}"),
             "skip": (self.on_nan == "skip", "on_nan is skip"),
+            "features": (bool(self.features), f"features are {', '.join(names)}"),
             "elastic": (self.elastic is not None, "elastic trains some of the weights"),
             "jit_compile": (bool(self.jit_compile), f"jit_compile is {self.jit_compile}"),
             "pipeline": (self.parallel is not None, "parallel is given"),

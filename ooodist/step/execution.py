@@ -32,6 +32,7 @@ from ooodist.step.all_ranks.losses import of_whole_batch
 from ooodist.step.backward import OrderedBackward, variable_names
 from ooodist.step.carried import CarriedGradients, CarriedUpdates, Carrying
 from ooodist.step.compiled import CompiledStep
+from ooodist.step.feature import Feature
 from ooodist.step.finiteness.finite import Checked, GradientSums, GradientWatch
 from ooodist.step.finiteness.loss_scaling import EarlyVerdict, can_be_early
 from ooodist.step.finiteness.skipping import Skipping
@@ -56,6 +57,7 @@ class Execution:
         accumulate: how many batches make one update (and one exchange).
         updating: makes a context that is entered around each update while it is traced, or None.
         watch: is told whether gradients are finite; None: they are not checked.
+        features: what else is done with the gradients of each step, in this order.
         compiled: whether XLA compiles each step, which then has no order; not with ``accumulate``,
             ``carrying``, skipped steps or a selection.
         carrying: holds what the model's executions leave to each other, as the plan says; None:
@@ -76,6 +78,7 @@ class Execution:
         accumulate: int = 1,
         updating: Callable[[], AbstractContextManager[None]] | None = None,
         watch: GradientWatch | None = None,
+        features: Sequence[Feature] = (),
         compiled: bool = False,
         carrying: Carrying | None = None,
         element_spec: Callable[[], Any] | None = None,
@@ -90,6 +93,7 @@ class Execution:
         self.accumulate = accumulate
         self._updating = updating or contextlib.nullcontext
         self._watch = watch
+        self._features = features
         self._carrying = carrying
         self._compiled = CompiledStep(model, backward, self._train_step) if compiled else None
         self._element_spec = element_spec or (lambda: None)
@@ -232,12 +236,15 @@ class Execution:
             if held:
                 total = add_gradients(held, gradients)
                 gradients = [None if g is None else g / divisor for g in total]
+            names = variable_names(variables)
+            for feature in self._features:
+                gradients = feature.gradients(names, gradients)
             if self._verdict is not None:
                 self._verdict.look_at(gradients)
             carried = () if leaving is None else leaving.names
             result = self.backward(target, seeds, gradients, variables, carried)
             if self._sees_gradients:
-                self._sums.add(step, variable_names(variables), gradients)
+                self._sums.add(step, names, gradients)
             return result
 
         skipping = None if self._watch is None else self._watch.skipping

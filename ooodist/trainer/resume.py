@@ -29,7 +29,7 @@ from ooodist.profiler.conditions import versions
 from ooodist.settings.sections import CheckpointConfig
 from ooodist.step import replicas
 from ooodist.step.optimizer import state_prefix, without_scaling
-from ooodist.step.sending.wire import ErrorFeedback
+from ooodist.step.rank_state import RankState
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
@@ -233,20 +233,12 @@ def _load(source: Source, model: keras.Model) -> list[np.ndarray] | None:
         return [parts.read_best(index) for index in range(parts.num_best)] or None
 
 
-def restore_feedback(engine: Engine, source: Source, feedback: ErrorFeedback | None) -> None:
-    """Restores what gradients had lost on a wire of 16 bits, on every rank.
-
-    With another number of ranks, they have lost as much together.
-    """
+def restore_rank_state(engine: Engine, source: Source, rank_state: RankState) -> None:
+    """Restores on every rank what its steps kept for themselves."""
     by_rank: dict[str, np.ndarray] = {}
     if engine.rank == 0 and not source.file.is_dir():
-        by_rank = keras_file.read_residuals(source.file)
-    if feedback is not None:
-        feedback.restore(by_rank, engine)
-    elif by_rank:
-        logger.warning(
-            "resuming without what gradients had lost on a wire of 16 bits, as this job keeps none"
-        )
+        by_rank = keras_file.read_rank_state(source.file)
+    rank_state.restore(by_rank, engine)
 
 
 def restore_own(

@@ -29,7 +29,7 @@ from ooodist.step.building import build
 from ooodist.step.carried import Carrying
 from ooodist.step.execution import Batch, Run
 from ooodist.step.finiteness.finite import GradientWatch
-from ooodist.step.sending.wire import ErrorFeedback
+from ooodist.step.rank_state import RankState
 
 logger = logging.getLogger("ooodist")
 
@@ -72,6 +72,7 @@ class Strategy(ABC):
         evaluates_in_stages: whether each rank computes only a part of the model in an evaluation,
             too; if not, each evaluates its samples on the whole model, as Keras does.
         is_trying: whether calls are run in alternative ways at present, to find the fastest.
+        rank_state: what the steps of each rank keep for themselves; checkpoints keep it.
         carrying: holds the updates that a call has left to the next; None if calls never leave any.
         warns_of_jit_compile: whether XLA is not used although ``compile`` allows it.
     """
@@ -100,6 +101,7 @@ class Strategy(ABC):
         self.left: int | None = None
         self.watch = GradientWatch(engine, model, on_nan)
         self.carrying: Carrying | None = None
+        self.rank_state = RankState()
 
     @property
     def inner(self) -> Strategy:
@@ -222,11 +224,6 @@ class Strategy(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Ends what runs beside the training; the next fit plans anew."""
-
-    @property
-    def feedback(self) -> ErrorFeedback | None:
-        """What gradients lose on a wire of 16 bits, if they do and that is kept."""
-        return None
 
     # What a job saves and reports of elastic training
 

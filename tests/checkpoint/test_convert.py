@@ -186,7 +186,7 @@ def test_residuals_are_left_out_with_a_word(
 ) -> None:
     model = make_model()
     residuals = {model.weights[0].path: np.ones(3, np.float32)}
-    keras_file.write(tmp_path / "a.keras", model, state_of(), residuals=residuals)
+    keras_file.write(tmp_path / "a.keras", model, state_of(), by_rank=residuals)
     convert.split(tmp_path / "a.keras", tmp_path / "parts")
     assert "what gradients have lost on a wire of 16 bits is left out" in caplog.text
 

@@ -203,7 +203,7 @@ def selections_travel_in_16_bits() -> None:
     num_bytes = {name: 2 * math.prod(shape) for name, shape in shapes.items()}
     for exchange in backward.steps[-1].exchanges:
         assert exchange.num_bytes == sum(num_bytes[name] for name in exchange.weights)
-    kept = made.ooodist.strategy.inner.feedback.values()
+    kept = made.ooodist.strategy.inner.rank_state.values("residual")
     assert kept.keys() == set.union(*(set(mask.weights) for mask in masks))
     if rank == 0:
         alone, _ = replayed(small_and_wide, momentum(), masks, BATCH * size)

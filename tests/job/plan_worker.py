@@ -181,7 +181,7 @@ def plans_that_are_made_here_are_carried_out() -> None:
         if wire != "planned":
             assert plan.wire == wire
             assert set(plan.narrow) == sizes.keys()
-        assert inner.feedback.values().keys() == set(plan.narrow)
+        assert inner.rank_state.values("residual").keys() == set(plan.narrow)
         for exchange in traced.exchanges:
             width = 2 if exchange.weights[0] in plan.narrow else 4
             parts = next(e.parts for e in plan.exchanges if e.weights == exchange.weights)

@@ -28,7 +28,7 @@ from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.job.preparation import set_up
 from ooodist.job.run import _holding_output, train
-from ooodist.step.sending.wire import ErrorFeedback
+from ooodist.step.rank_state import RESIDUAL, RankState
 from ooodist.trainer import resume
 from ooodist.util import yaml_dataclass
 from tests.util.test_folder_lock import another_job
@@ -309,20 +309,21 @@ def test_ranks_share_what_gradients_had_lost(
     file, state = folders.latest(after_an_epoch)
     model = keras.models.load_model(file)
     lost = {"a/kernel": np.float32([[1, 2], [0, -5], [0.5, 0]]), "b": np.float64([3, 4, 2])}
-    keras_file.write(tmp_path / "lost.keras", model, state, residuals=lost)
+    by_rank = {f"residual/{name}": value for name, value in lost.items()}
+    keras_file.write(tmp_path / "lost.keras", model, state, by_rank=by_rank)
     source = resume.Source(tmp_path / "lost.keras", replace(state, size=3))
-    feedback = ErrorFeedback()
-    resume.restore_feedback(engine, source, feedback)
-    restored = feedback.values()
+    rank_state = RankState({RESIDUAL})
+    resume.restore_rank_state(engine, source, rank_state)
+    restored = rank_state.values(RESIDUAL)
     assert {name: value.tolist() for name, value in restored.items()} == {
         "a/kernel": [1.5, -3],
         "b": 9,
     }
     assert [value.dtype for value in restored.values()] == [np.float32, np.float64]
-    resume.restore_feedback(engine, source, None)
-    assert "resuming without what gradients had lost" in caplog.text
-    resume.restore_feedback(engine, resume.Source(file, state), feedback)  # which has none
-    assert feedback.values().keys() == lost.keys()
+    resume.restore_rank_state(engine, source, RankState())
+    assert "resuming without residual/a/kernel, which this job does not keep" in caplog.text
+    resume.restore_rank_state(engine, resume.Source(file, state), rank_state)  # which has none
+    assert rank_state.values(RESIDUAL).keys() == lost.keys()
 
 
 @pytest.mark.parametrize(("size", "batch"), [(4, 64), (2, 128), (3, 85), (1, 256), (8, 32)])

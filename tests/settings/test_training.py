@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "steps_per_execution": {"steps_per_execution": 2},
     "accumulate": {"accumulate": 2},
     "skip": {"on_nan": "skip"},
+    "features": {"features": (SimpleNamespace(name="noise", refuses={}, summary=str),)},
     "elastic": {"elastic": ElasticConfig()},
     "jit_compile": {"jit_compile": True},
     "pipeline": {"parallel": ParallelConfig(pipeline=2, microbatches=2)},

@@ -22,14 +22,14 @@ SignSGD and other gradient compression schemes", ICML 2019.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
+from ooodist.step.rank_state import RESIDUAL, RankState
 
 WIRES = ("float16", "bfloat16")
 _LARGEST_EXPONENT = {tf.float16: 15, tf.bfloat16: 127}
@@ -55,12 +55,16 @@ class ErrorFeedback:
     Args:
         loss_scale: returns the scale of the loss, by which the gradients are multiplied; None if it
             is not scaled. Residuals are kept unscaled, as the scale changes.
+        state: keeps it; None: of its own.
     """
 
-    def __init__(self, loss_scale: Callable[[], tf.Tensor | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        loss_scale: Callable[[], tf.Tensor | None] = lambda: None,
+        state: RankState | None = None,
+    ) -> None:
+        self._state = RankState({RESIDUAL}) if state is None else state
         self._loss_scale = loss_scale
-        self._residuals: dict[str, tf.Variable] = {}
-        self._restored: dict[str, np.ndarray] = {}
 
     def added(self, weight: str, gradient: tf.Tensor) -> tf.Tensor:
         """Returns the gradient with what the weight's earlier gradients have lost."""
@@ -77,57 +81,13 @@ class ErrorFeedback:
         residual.assign(tf.where(tf.math.is_finite(lost), lost, residual))
 
     def values(self) -> dict[str, np.ndarray]:
-        """Returns the residuals of this rank, by weight; no entry for one that has lost nothing."""
-        found = {name: residual.numpy() for name, residual in self._residuals.items()}
-        return {**self._restored, **found}
-
-    def gathered(self, engine: Engine) -> dict[str, np.ndarray]:
-        """Returns the residuals of all ranks, by weight and then by rank; all ranks call it.
-
-        Rank 0 alone has them: the others would need the memory.
-        """
-        found = {}
-        for name, own in self.values().items():  # all ranks have traced the same steps
-            by_rank = [own, *(engine.broadcast([own], root)[0] for root in range(1, engine.size))]
-            if engine.rank == 0:
-                found[name] = np.stack(by_rank)
-        return found
-
-    def restore(self, by_rank: Mapping[str, np.ndarray], engine: Engine) -> None:
-        """Sets the residuals to those that :meth:`gathered` has returned, before the first step.
-
-        With another number of ranks, they add up to what they were in all; all ranks call it.
-
-        Args:
-            by_rank: of rank 0; the others' does not count.
-            engine: connects the ranks.
-        """
-        kinds = {name: (list(value.shape), str(value.dtype)) for name, value in by_rank.items()}
-        for name, (shape, dtype) in json.loads(engine.broadcast_text(json.dumps(kinds))).items():
-            own = np.zeros(shape[1:], dtype)
-            for rank in range(shape[0]):
-                row = by_rank[name][rank] if engine.rank == 0 else own
-                (value,) = engine.broadcast([row])
-                if rank % engine.size == engine.rank:
-                    own = value if rank == engine.rank else own + value
-            self._restored[name] = own
+        """The residuals of this rank, by weight; no entry for one that has lost nothing."""
+        return self._state.values(RESIDUAL)
 
     def _residual(self, weight: str, gradient: tf.Tensor) -> tf.Variable:
-        if weight not in self._residuals:
-            start = self._restored.pop(weight, None)
-            if start is not None and start.shape != tuple(gradient.shape):
-                raise UserError(
-                    f"the checkpoint's residual of {weight} has the shape {start.shape}, but its "
-                    f"gradient has {tuple(gradient.shape)}; resume with the model as it was, or "
-                    "set exchange.error_feedback to false"
-                )
-            with tf.init_scope():  # not part of the step that is being traced
-                if start is None:
-                    start = tf.zeros(gradient.shape, gradient.dtype)
-                self._residuals[weight] = tf.Variable(
-                    start, trainable=False, dtype=gradient.dtype, name="residual"
-                )
-        return self._residuals[weight]
+        return self._state.variable(
+            RESIDUAL, weight, lambda: tf.zeros(gradient.shape, gradient.dtype)
+        )
 
 
 class Wire:

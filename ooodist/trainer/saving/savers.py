@@ -20,7 +20,7 @@ from ooodist.checkpoint import folder as folders
 from ooodist.checkpoint import keras_file, parallel_write
 from ooodist.checkpoint.state import State
 from ooodist.engines.base import Engine
-from ooodist.step.sending.wire import ErrorFeedback
+from ooodist.step.rank_state import RankState
 from ooodist.trainer.callbacks import BestWeights
 from ooodist.trainer.saving.copying import Copying
 
@@ -108,7 +108,7 @@ class SaveWhole(Saver):
     """Saves Keras files, on rank 0.
 
     Args:
-        feedback: what gradients have lost on a wire of 16 bits; None: nothing, or it is not kept.
+        rank_state: what the steps of each rank keep for themselves.
     """
 
     def __init__(
@@ -117,10 +117,10 @@ class SaveWhole(Saver):
         keep: int,
         engine: Engine,
         copying: Copying | None = None,
-        feedback: ErrorFeedback | None = None,
+        rank_state: RankState | None = None,
     ) -> None:
         super().__init__(folder, keep, engine, copying)
-        self._feedback = feedback
+        self._rank_state = rank_state or RankState()
         self._content: keras_file.Content | None = None
         self._files: Sequence[Path] = ()
 
@@ -130,14 +130,14 @@ class SaveWhole(Saver):
             *([self._folder / name] if wanted.is_due else []),
             *([self._folder / folders.BEST_NAME] if wanted.is_best else []),
         ]
-        residuals = None if self._feedback is None else self._feedback.gathered(self._engine)
+        by_rank = self._rank_state.gathered(self._engine)
         with self._engine.agreed():
             if self._engine.rank == 0:
                 self._content = keras_file.Content(
                     model,
                     wanted.state,
                     wanted.best_weights,
-                    residuals,
+                    by_rank,
                     copies=copies,
                     checks=model.ooodist.strategy.watch.on_nan != "ignore",
                 )

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.step.optimizer import loss_scale
+from ooodist.step.rank_state import RESIDUAL, RankState
 from ooodist.step.sending.wire import WIRES, ErrorFeedback, Wire
 from tests.jobs import ENGINES, run_checks
 
@@ -154,9 +155,11 @@ def test_residuals_come_back() -> None:
     rank = Wire(Ranks(2), "float16", feedback)
     for number in range(3):
         rank.sent("w", tf.fill([2, 3], 0.1 + number))
-    other = ErrorFeedback()
+    state = RankState({RESIDUAL})
+    other = ErrorFeedback(state=state)
     saved = {**feedback.values(), "selected later": np.ones(3, np.float32)}
-    other.restore({name: value[np.newaxis] for name, value in saved.items()}, LocalEngine())
+    by_rank = {f"{RESIDUAL}/{name}": value[np.newaxis] for name, value in saved.items()}
+    state.restore(by_rank, LocalEngine())
     ours, theirs = (Wire(Ranks(2), "float16", each) for each in (feedback, other))
     for _ in range(2):
         np.testing.assert_array_equal(
@@ -165,7 +168,7 @@ def test_residuals_come_back() -> None:
         )
     np.testing.assert_array_equal(feedback.values()["w"], other.values()["w"])
     np.testing.assert_array_equal(other.values()["selected later"], np.ones(3))
-    with pytest.raises(UserError, match=r"residual of selected later has the shape \(3,\)"):
+    with pytest.raises(UserError, match=r"residual/selected later has the shape \(3,\)"):
         theirs.sent("selected later", tf.zeros([4]))
 
 

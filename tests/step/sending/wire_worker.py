@@ -213,7 +213,7 @@ def embeddings_travel_too() -> None:
     made.fit(x, (x[:, 0] > 15).astype(int), batch_size=8, epochs=1, verbose=0)
     weights = made.get_weights()
     engine.check_equal("weights", b"".join(value.tobytes() for value in weights))
-    assert "embedding/embeddings" in " ".join(made.ooodist.strategy.feedback.values())
+    assert "embedding/embeddings" in " ".join(made.ooodist.strategy.rank_state.values("residual"))
 
 
 def job(output: Path, *overrides: str, resume: bool = False) -> keras.Model:
@@ -253,13 +253,15 @@ def checkpoints_change_nothing_and_a_resumed_job_is_the_uninterrupted_one() -> N
     try:
         whole = job(folder / "whole", "epochs=3", "checkpoint.every_epochs=0")
         parts = job(folder / "parts", "epochs=2", *often)
-        kept = parts.ooodist.strategy.feedback.values()
+        kept = parts.ooodist.strategy.rank_state.values("residual")
         by_rank = {name: engine.gather(value) for name, value in kept.items()}
         _, last = folders.checkpoints(folder / "parts")[-1]
-        residuals = keras_file.read_residuals(last)
-        assert residuals.keys() == {weight.path for weight in whole.trainable_variables}
+        residuals = keras_file.read_rank_state(last)
+        assert residuals.keys() == {
+            f"residual/{weight.path}" for weight in whole.trainable_variables
+        }
         for name, value in residuals.items():
-            np.testing.assert_array_equal(value, by_rank[name])
+            np.testing.assert_array_equal(value, by_rank[name.removeprefix("residual/")])
             assert (value[0] != value[1]).any()
         resumed = job(folder / "parts", "epochs=3", *often, resume=True)
         assert_same(whole.get_weights(), resumed.get_weights())
@@ -267,7 +269,7 @@ def checkpoints_change_nothing_and_a_resumed_job_is_the_uninterrupted_one() -> N
         again = job(folder / "again", "epochs=3", *often, f"checkpoint.resume={within}")
         assert_same(whole.get_weights(), again.get_weights())
         other = job(folder / "parts", "epochs=4", "exchange.wire=float32", resume=True)
-        assert other.ooodist.strategy.feedback is None
+        assert not other.ooodist.strategy.rank_state.values("residual")
     finally:
         engine.barrier()
         if engine.rank == 0:
