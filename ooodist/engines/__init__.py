@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import logging
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -94,6 +96,8 @@ def init(
     check_size(name, made.size, os.environ, workers)
     log.show(made.rank)
     _log.info("engine %s (%s): rank %d of %d", name, reason, made.rank, made.size)
+    if made.size > 1 and made.rank == 0:
+        atexit.register(_name_models_trained_alone, made.size)
     _current = made
     return made
 
@@ -117,6 +121,22 @@ def shutdown() -> None:
         made, _current = _current, None
         _was_shut_down = True
         made.shutdown()
+
+
+def _name_models_trained_alone(size: int) -> None:
+    """Warns of models that no rank has exchanged anything of, when the program ends."""
+    if "keras" not in sys.modules:
+        return
+    from ooodist.compat.keras_model import trained_models
+
+    for model in trained_models():
+        if not hasattr(model, "ooodist"):
+            _log.warning(
+                "model %s was trained by each of %d workers alone, without any exchange; give it "
+                "to ooodist.distribute after compile",
+                model.name,
+                size,
+            )
 
 
 def _set_up_for_plans(settings: Mapping[str, str]) -> None:

@@ -36,7 +36,7 @@ def detect(environ: Mapping[str, str]) -> tuple[str, str]:
         if size > 1 or reason.startswith(("HOROVOD", "DMLC")):
             return engine, reason
     _refuse_strangers(environ)
-    return "local", "no launcher has set its variables"
+    return "local", "no launcher, such as ooodist-launch, has set its variables"
 
 
 def choose(
