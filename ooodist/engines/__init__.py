@@ -61,11 +61,10 @@ def init(
         workers: the number of workers that there must be; None: as many as were started.
         timeout: seconds to wait for the others before the process ends with exit code 1; they
             may still be importing TensorFlow, which takes minutes from a file system that many
-            hosts share. So long, too, a rank waits in ``fit`` or ``evaluate`` for ranks that have
-            not called it.
-        stall_seconds: seconds after which a job that stands still is ended; an engine that can
-            (Horovod) says before that which exchanges wait, and for which ranks. None: as the
-            library has it.
+            hosts share. A rank waits as long in ``fit`` or ``evaluate`` for ranks that have not
+            called it.
+        stall_seconds: seconds without progress after which the job is ended; before that, Horovod
+            logs which exchanges wait for which ranks. None: the library's default.
         planned: configure the engine for exchanges that follow a plan (see settings.py).
         partition_bytes: the plan's partition size in bytes, if it is known already.
         pieces_in_flight: the credit of a plan for BytePS, if it is known; None: any number.
