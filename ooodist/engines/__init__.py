@@ -96,7 +96,7 @@ def init(
     log.show(made.rank)
     _log.info("engine %s (%s): rank %d of %d", name, reason, made.rank, made.size)
     if made.size > 1 and made.rank == 0:
-        atexit.register(_name_models_trained_alone, made.size)
+        atexit.register(_name_models_trained_alone)
     _current = made
     return made
 
@@ -122,8 +122,8 @@ def shutdown() -> None:
         made.shutdown()
 
 
-def _name_models_trained_alone(size: int) -> None:
-    """Warns of models that no rank has exchanged anything of, when the program ends."""
+def _name_models_trained_alone() -> None:
+    """Warns, when the program ends, of models whose training exchanged nothing."""
     if "keras" not in sys.modules:
         return
     from ooodist.compat.keras_model import trained_models
@@ -131,10 +131,9 @@ def _name_models_trained_alone(size: int) -> None:
     for model in trained_models():
         if not hasattr(model, "ooodist"):
             _log.warning(
-                "model %s was trained by each of %d workers alone, without any exchange; give it "
-                "to ooodist.distribute after compile",
+                "model %s was trained without the other workers, as it was not given to "
+                "ooodist.distribute: model = ooodist.distribute(model) after compile",
                 model.name,
-                size,
             )
 
 
