@@ -1,4 +1,4 @@
-"""Horovod's example for ImageNet and ResNet-50, changed as docs/from_horovod.md says: 16-bit
+"""Horovod's example for ImageNet and ResNet-50, changed as in docs/from_horovod.md: 16-bit
 gradients, several batches for each update, a learning rate that is warmed up and lowered in steps,
 weight decay, and a training that continues from its newest backup. ``--train-dir`` and
 ``--val-dir`` name folders with a folder of images for each class; without them, the images are

@@ -1,4 +1,4 @@
-"""KerasTuner looks for a learning rate and a width; each trial trains on two workers."""
+"""KerasTuner searches for a learning rate and a width; each trial trains on two workers."""
 
 import keras_tuner
 

@@ -1,4 +1,4 @@
-"""Horovod's example for Keras and MNIST, changed as docs/from_horovod.md says: a small
+"""Horovod's example for Keras and MNIST, changed as in docs/from_horovod.md: a small
 convolutional network, a data set of which each worker reads its own part, a learning rate that
 grows with the number of workers and is warmed up, and checkpoints on rank 0. Handwritten digits
 that come with ooodist take the place of MNIST, which ``--mnist`` downloads.

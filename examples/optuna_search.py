@@ -1,4 +1,4 @@
-"""Optuna looks for a learning rate and a width; each trial trains on two workers."""
+"""Optuna searches for a learning rate and a width; each trial trains on two workers."""
 
 import optuna
 

@@ -1,5 +1,5 @@
 """A recommender whose embedding tables are large and sparsely used: their gradients travel between
-the workers as the rows that a batch uses, if that is less than the whole tables. The log says so.
+the workers as the rows that a batch uses, if that is less than the whole tables. ooodist logs this.
 The ratings are made up.
 """
 

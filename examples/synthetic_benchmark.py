@@ -1,4 +1,4 @@
-"""Horovod's synthetic benchmark for Keras, changed as docs/from_horovod.md says: it trains a model
+"""Horovod's synthetic benchmark for Keras, changed as in docs/from_horovod.md: it trains a model
 of keras.applications on random images, and prints the images per second of each worker and of all.
 """
 

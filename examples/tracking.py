@@ -1,4 +1,4 @@
-"""Callbacks for job files: Weights & Biases and MLflow, each with files of this folder alone."""
+"""Callbacks for job files: Weights & Biases and MLflow, with files in this folder only."""
 
 import keras
 
@@ -6,8 +6,8 @@ import ooodist
 
 
 def wandb_offline(project: str = "digits") -> list[keras.callbacks.Callback]:
-    """Keeps a run in the folder wandb, which `wandb sync` can send later."""
-    if ooodist.rank() != 0:  # the function is called on each, and a run is one's
+    """Keeps a run in the folder wandb, which `wandb sync` can upload later."""
+    if ooodist.rank() != 0:  # each rank calls the function, but there is one run
         return []
     import wandb
     from wandb.integration.keras import WandbMetricsLogger

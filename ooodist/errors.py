@@ -35,7 +35,7 @@ class WorkerError(RuntimeError):
     """A function that ``ooodist.run`` calls has failed on a worker; its own error is the cause.
 
     Attributes:
-        rank: of the worker that failed first.
+        rank: the rank of the worker that failed first.
     """
 
     def __init__(self, text: str, rank: int) -> None:

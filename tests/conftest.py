@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
 import pytest
 
-from tests import slow, thorough
+from tests import environments, slow, thorough
 
 # On a GPU the same operation may be computed by several algorithms, one of which is picked by its
 # time, and products of float32 are rounded to 10 bits: what is compared bit by bit would differ.
@@ -40,6 +41,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # TensorFlow and all tests stay: else each collection looks at a million objects
+
+
+@pytest.fixture(scope="session", params=["this", "3.13"])
+def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """This Python, then a 3.13 that has ooodist from a wheel, if there is one with TensorFlow."""
+    if request.param == "this":
+        return sys.executable
+    return environments.python_3_13(tmp_path_factory.mktemp("python"))
 
 
 @pytest.fixture

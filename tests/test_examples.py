@@ -1,4 +1,8 @@
-"""The commands of README.md and docs/ work as they stand, with the files of examples/."""
+"""The commands of README.md and docs/ work as they stand, with the files of examples/.
+
+They run in a folder that has only examples/, by the installed ooodist: in CI that is a wheel. With
+an installed Python 3.13 they run by a wheel on it, too.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ from ooodist.errors import UserError
 from ooodist.launcher import local
 from ooodist.plan import __main__ as plan
 from ooodist.plan import options as plan_options
+from tests import environments
 from tests.fork_server import fast_python
 from tests.jobs import ROOT
 
@@ -35,10 +40,15 @@ PAGES = {
         ]
     )
 }
-PROGRAMS = ("python", "horovodrun", "mpirun", "ooodist-engines", "examples/", "scripts/", "git")
+PROGRAMS = ("python", "horovodrun", "mpirun", "ooodist-", "examples/", "scripts/", "git")
 LAUNCHERS = ("horovodrun", "mpirun", "bpslaunch")  # that ooodist-engines installs
-INSTALLED = Path(sys.executable).parent
-PATH = f"{INSTALLED}:{os.environ['PATH']}"
+NEEDED = {  # what a command that names these needs, and what installs it
+    "horovodrun": ("horovod", "ooodist-engines horovod"),
+    "mpirun": ("mpi4py", "ooodist-engines mpi"),
+    "bpslaunch": ("byteps", "ooodist-engines byteps"),
+    "hugging_face.py": ("datasets", "pip install datasets"),
+    "ray_train.py": ("ray", "pip install 'ray[train]'"),
+}
 # Commands that are not run here, by how they begin, and what tests them. Their options, files and
 # keys are checked all the same.
 NOT_RUN = {
@@ -63,21 +73,17 @@ NOT_RUN = {
         "tests/test_tracking.py"
     ),
     "python -m ooodist.train --config examples/augmented.yaml": "tests/data/kinds/test_layers.py",
-    "python launch/local.py -np 2 --engine collective -- python -m ooodist.train": "tests/data",
+    "ooodist-launch -np 2 -- python -m ooodist.train": "tests/data",
     "python -m ooodist.launch --engine horovod --hosts": "tests/launcher/ssh",
 }
 SAYS = {  # some of what those that are run say
     "python examples/warm_start.py": "warm start: starts from model",
     "horovodrun": "engine horovod",
-    "python launch/local.py -np 2 --engine collective -- python examples/custom_loop.py": (
-        "epoch 3: loss"
-    ),
-    "python launch/local.py -np 2 --engine collective -- python examples/recommender.py": (
-        "as rows"
-    ),
-    "python launch/local.py -np 2 --engine collective -- python examples/synthetic_benchmark.py": (
-        "Total img/sec on 2 workers"
-    ),
+    "ooodist-launch -np 2 examples/custom_loop.py": "epoch 3: loss",
+    "ooodist-launch -np 2 examples/recommender.py": "as rows",
+    "ooodist-launch -np 2 examples/synthetic_benchmark.py": "Total img/sec on 2 workers",
+    "ooodist-launch -np 2 examples/hugging_face.py": "29/29",  # half of 57 batches
+    "python examples/ray_train.py": "model in ",
     "examples/bpslaunch.sh": "engine byteps (DMLC_ROLE=worker, DMLC_NUM_WORKER=2): rank 0 of 2",
 }
 
@@ -112,27 +118,35 @@ def is_run(command: str) -> bool:
     return of(command, NOT_RUN) is None
 
 
+def path_of(python: str) -> str:
+    """The PATH with which a Python's environment is activated."""
+    return f"{Path(python).parent}:{os.environ['PATH']}"
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[[str], str]:
+def run(python: str, tmp_path: Path) -> Callable[[str], str]:
     """Runs a command in a folder that has what the pages name; returns what it printed."""
-    for name in ("examples", "launch"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     (tmp_path / "bin").mkdir()
-    scripts = {
-        # Launchers have the real Python, as their ranks are other process groups.
-        "python": f'case "$1" in launch/*) exec {sys.executable} "$@" ;; esac\n'
-        f'exec {fast_python()} "$@"',
-        "horovodrun": f'exec {fast_python()} {INSTALLED / "horovodrun"} "$@"',
-    }
+    scripts = {}
+    variables = {"PYTHONPATH": ""}
+    if python == sys.executable:
+        variables = {}  # whoever runs the tests may have chosen another checkout
+        scripts = {
+            "python": fast_python(),
+            "horovodrun": f"{fast_python()} {Path(python).with_name('horovodrun')}",
+            # The launcher has the real Python, as its ranks are other process groups.
+            "ooodist-launch": f'{python} -c \'import sys; sys.executable = "{fast_python()}"\n'
+            "from ooodist.launch import command; sys.exit(command())'",
+        }
     for name, script in scripts.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec {script} "$@"\n')
         (tmp_path / "bin" / name).chmod(0o755)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    variables = {
-        "PATH": f"{tmp_path / 'bin'}:{PATH}",
-        "PYTHONPATH": str(ROOT),
+    variables |= {
+        "PATH": f"{tmp_path / 'bin'}:{path_of(python)}",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
@@ -163,12 +177,15 @@ def run(tmp_path: Path) -> Callable[[str], str]:
     "heading", [heading for heading, commands in sections().items() if any(map(is_run, commands))]
 )
 def test_the_commands_of_a_section_work_as_they_stand(
-    heading: str, run: Callable[[str], str]
+    heading: str, python: str, run: Callable[[str], str]
 ) -> None:
     for command in filter(is_run, sections()[heading]):
-        for launcher in LAUNCHERS:
-            if launcher in command and not shutil.which(launcher, path=PATH):
-                pytest.skip(f"no {launcher} here: run ooodist-engines")
+        for name, (package, installing) in NEEDED.items():
+            if name in command and not (
+                (environments.packages_of(Path(python)) / package).exists()
+                and (name not in LAUNCHERS or shutil.which(name, path=path_of(python)))
+            ):
+                pytest.skip(f"{python} has no {package} or no {name}: {installing}")
         assert (of(command, SAYS) or "") in run(command)
 
 
@@ -181,7 +198,7 @@ def test_options_files_and_keys_of_all_commands_are_right(monkeypatch: pytest.Mo
 def check(words: Sequence[str]) -> None:
     """Reads a command of jobs, plans or launchers as the program would; raises what that raises."""
     readers: dict[str, Callable[[list[str]], object]] = {
-        "launch/local.py": local._parse,
+        "ooodist-launch": local._parse,
         "launch/netlab.py": netlab._parse,
         "ooodist.launch": local._parse,
         "ooodist.plan": check_plan,
@@ -214,7 +231,7 @@ def check_plan(arguments: Sequence[str]) -> None:
     [
         "python -m ooodist.train --config job.yaml",
         "mpirun -np 2 python -m ooodist.train --set epoch=3",
-        "python launch/local.py -np 2 --engine mpi -- python -m ooodist.train --batch 3",
+        "ooodist-launch -np 2 --engine mpi -- python -m ooodist.train --batch 3",
         "python -m ooodist.plan --costs costs.yaml --pipeline 4",
     ],
 )

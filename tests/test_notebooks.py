@@ -17,7 +17,6 @@ def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[d
     """Runs a notebook in a folder; returns all outputs of its cells. A cell that fails raises."""
     import nbformat
 
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("HOME", str(folder))
     notebook = nbformat.read(ROOT / "examples" / name, as_version=4)
     nbformat.validate(notebook)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import keras
@@ -98,6 +99,19 @@ def is_inside_fit(arguments: dict[str, Any]) -> bool:
     there is no public way to tell.
     """
     return bool(arguments.get(_INSIDE_FIT, False))
+
+
+def trained_models() -> list[keras.Model]:
+    """Returns the models of this process that ``fit`` or ``train_on_batch`` has trained.
+
+    ``train_function``: Keras makes it when a training begins. Keras has no list of models.
+    """
+    return [
+        each
+        for each in gc.get_objects()
+        # Not isinstance, which would ask the lazy objects of other libraries for their class.
+        if issubclass(type(each), keras.Model) and getattr(each, "train_function", None) is not None
+    ]
 
 
 def set_path(variable: keras.Variable, path: str) -> None:

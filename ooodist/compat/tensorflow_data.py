@@ -22,6 +22,15 @@ def steps_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
         yield from steps_of(each)
 
 
+def is_sharded(dataset: tf.data.Dataset) -> bool:
+    """Whether ``Dataset.shard`` or ``sharded_by_file`` was called on it, or before its last steps.
+
+    By the names of their private classes, as there is no public way.
+    """
+    names = ("_ShardDataset", "_AutoShardDataset")
+    return any(type(step).__name__ in names for step in steps_of(dataset))
+
+
 def shuffle_seeds(dataset: tf.data.Dataset) -> tuple[int, int] | None:
     """Returns the two seeds of ``Dataset.shuffle``, both 0 if it has none; None if this is no such.
 

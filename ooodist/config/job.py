@@ -153,9 +153,9 @@ class Config:
     ``after_loop`` computes the weight gradients of LSTM, GRU and SimpleRNN layers by one matrix
     product over all times, which an order can put off, and which is rounded otherwise.
     ``jit_compile``: whether XLA compiles the steps, which then have no order; ``auto`` tries both
-    and keeps the faster way. ``on_nan``: what follows if a gradient is not finite: ``stop`` ends
+    and keeps the faster way. ``on_nan``: what happens if a gradient is not finite: ``stop`` ends
     the job and names step, rank and weight; ``skip``: all ranks leave the step out, 100 in a row at
-    most; ``ignore``: nobody looks. ``precision``: Keras's dtype policy. ``seed``: of initial
+    most; ``ignore``: no check. ``precision``: Keras's dtype policy. ``seed``: of initial
     weights, shuffling and dropout. ``output``: the folder for what is written; if not given,
     ``runs/`` and the kind of the data. ``timeout``: seconds without progress after which the job
     ends; null: ten times the longest step so far, and 60 at least."""

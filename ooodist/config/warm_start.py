@@ -14,7 +14,7 @@ class WarmStartConfig:
     (such as ``s3://bucket/zoo``), or ``host:port`` of ``python -m ooodist.zoo serve``. ``task``,
     ``dataset``: consider only models for these; empty: the job's own, ``any``: all. ``tags``:
     consider only models that have all of them. ``least_score``: ignore less similar models.
-    ``probe_steps``: train the best three for so many steps and take the best of them.
+    ``probe_steps``: train the best three for this many steps and take the best of them.
     ``lower_rate``: lower the learning rate at first by this share times the share of weights
     carried over. ``ramp_steps``: within how many steps it recovers. ``required``: end the job if no
     model matches, instead of a cold start. ``register``: add the trained model to the zoo.

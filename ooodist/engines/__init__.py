@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import logging
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -47,11 +49,10 @@ def init(
         workers: the number of workers that there must be; None: as many as were started.
         timeout: seconds to wait for the others before the process ends with exit code 1; they
             may still be importing TensorFlow, which takes minutes from a file system that many
-            hosts share. So long, too, a rank waits in ``fit`` or ``evaluate`` for ranks that have
-            not called it.
-        stall_seconds: seconds after which a job that stands still is ended; an engine that can
-            (Horovod) says before that which exchanges wait, and for which ranks. None: as the
-            library has it.
+            hosts share. A rank waits as long in ``fit`` or ``evaluate`` for ranks that have not
+            called it.
+        stall_seconds: seconds without progress after which the job is ended; before that, Horovod
+            logs which exchanges wait for which ranks. None: the library's default.
         planned: configure the engine for exchanges that follow a plan (see
             ``Kind.planned_settings``).
         partition_bytes: the plan's partition size in bytes, if it is known already.
@@ -83,6 +84,8 @@ def init(
     check_size(name, made.size, os.environ, workers)
     log.show(made.rank)
     _log.info("engine %s (%s): rank %d of %d", name, reason, made.rank, made.size)
+    if made.size > 1 and made.rank == 0:
+        atexit.register(_name_models_trained_alone)
     _current = made
     return made
 
@@ -106,6 +109,21 @@ def shutdown() -> None:
         made, _current = _current, None
         _was_shut_down = True
         made.shutdown()
+
+
+def _name_models_trained_alone() -> None:
+    """Warns, when the program ends, of models whose training exchanged nothing."""
+    if "keras" not in sys.modules:
+        return
+    from ooodist.compat.keras_model import trained_models
+
+    for model in trained_models():
+        if not hasattr(model, "ooodist"):
+            _log.warning(
+                "model %s was trained without the other workers, as it was not given to "
+                "ooodist.distribute: model = ooodist.distribute(model) after compile",
+                model.name,
+            )
 
 
 def _set_up_for_plans(settings: Mapping[str, str]) -> None:

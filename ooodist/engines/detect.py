@@ -24,7 +24,7 @@ def detect(environ: Mapping[str, str]) -> tuple[str, str]:
         if kinds.find(engine).is_detected and (size > 1 or on_purpose):
             return engine, reason
     _refuse_strangers(environ)
-    return "local", "no launcher has set its variables"
+    return "local", "no launcher, such as ooodist-launch, has set its variables"
 
 
 def choose(

@@ -56,7 +56,7 @@ def put_recurrent_gradients_after_loop(model: keras.Model) -> keras.Model:
     Weight gradients of LSTM, GRU and SimpleRNN layers, also inside of other layers, are then
     computed by one matrix product over all times, which an order can put off. They differ from
     plain TensorFlow's by float rounding. Call it before the model is trained; other layers, and
-    those that it cannot be done for, stay as they are, and the log names the latter.
+    those that it cannot be done for, stay as they are, and ooodist logs the latter.
 
     Returns:
         the same model.

@@ -51,13 +51,13 @@ def distribute(
     whatever the optimizer, and clipping, decay and averages act on the mean. ``batch_size`` is per
     worker. Arrays are sharded over the ranks (pass the same arrays everywhere); a data set or
     generator is used as it is on each rank, so give each rank its own part
-    (``dataset.shard(ooodist.size(), ooodist.rank())``).
+    (``ooodist.shard(dataset)``).
 
     Batch-norm statistics are each rank's own while training and are averaged over the ranks at the
     end of each epoch and before an evaluation; with ``synchronized=True`` they, and the moments of
     each batch, are those of all ranks. Callbacks run on every rank and see the same logs; those
     that write files or report (of Keras, Weights & Biases, MLflow and others), and your own with
-    the attribute ``ooodist_rank_0_only = True``, run on rank 0 alone. Where not all ranks were
+    the attribute ``ooodist_rank_0_only = True``, run only on rank 0. If not all ranks were
     given the same callbacks, rank 0's learning rate and weights count at the end of each epoch.
     ``evaluate`` begins with rank 0's weights, as ``fit`` does. A callback of your own that stops
     the training in the middle of an epoch must decide alike on all ranks. One that runs after each
@@ -93,14 +93,15 @@ def distribute(
         bucket_bytes: small gradients share a bucket up to this size in bytes; None for 1 MiB.
             A plan has its own.
         wire: ``float32``: gradients travel as they are; ``float16`` or ``bfloat16``: in this dtype;
-            ``planned``, with that order: in float16 where their time would be waited for. Half as
+            ``planned``, with that order: in float16 if their exchange could not be hidden. Half as
             many bytes take half the time, and other numbers come out
             (:mod:`ooodist.step.sending.wire`). A plan has its own.
-        error_feedback: with a wire of 16 bits, what a gradient loses is added to the next one.
+        error_feedback: with a wire of 16 bits, the rounding error of a gradient is added to the
+            next one.
         rows: ``auto``: the gradient of an embedding travels as the rows that a batch uses, if that
             is less to send than the table, and ``fit`` knows that all batches have one shape (as
             with arrays, or ``batch(n, drop_remainder=True)``); ``never``: always as the table, as
-            with BytePS, ``accumulate`` or ``elastic``. The log says which. With two workers the
+            with BytePS, ``accumulate`` or ``elastic``. ooodist logs which. With two workers the
             numbers are the same, bit for bit; with more, sums may be rounded in another order.
         planning: limits of plans made here, and where profiles are kept.
         elastic: train only the weights that matter most, as ``{"rho": 0.5, "renew": "200 steps"}``
@@ -110,16 +111,16 @@ def distribute(
             the engine ``local``, whose numbers are those of plain Keras.
         features: what else is done with the gradients of each step, in this order (see
             :class:`ooodist.Feature`).
-        on_nan: what follows if a gradient is not finite. ``stop``: the training ends. ``skip``: all
+        on_nan: what happens if a gradient is not finite. ``stop``: the training ends. ``skip``: all
             ranks leave the step out, which changes neither weights nor optimizer state, statistics
             or metrics, and 100 such steps in a row end the training; no weight is updated before
-            all gradients of a step are there. ``ignore``: nobody looks.
+            all gradients of a step are there. ``ignore``: no check.
         jit_compile: whether XLA compiles the steps, which then have no order. ``auto``: compiled
             steps and others are tried in turns once that takes little of the training's time, and
-            the faster ones stay. None: as ``compile`` says; where Keras's own ``auto`` means yes,
-            on accelerators, as ``auto`` here. With ``planned`` they are tried beside plans; not
-            with another order, ``accumulate``, ``elastic`` or ``on_nan="skip"``. XLA rounds
-            otherwise, so the last bits differ, and dropout of XLA draws other numbers.
+            the faster ones stay. None: as given to ``compile``; on accelerators, Keras's own
+            ``auto`` counts as ``auto`` here. With ``planned`` they are tried together with plans;
+            not with another order, ``accumulate``, ``elastic`` or ``on_nan="skip"``. XLA rounds
+            differently, so the last bits differ, and dropout of XLA draws other numbers.
 
     Returns:
         the same model.

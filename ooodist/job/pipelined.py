@@ -81,8 +81,8 @@ def pipelined(
             always with ``elastic``), and ``share`` is the largest share of the training's time that
             trying may take.
         elastic: train only the weights that matter most; see :func:`ooodist.distribute`.
-        on_nan: what follows if a gradient is not finite: ``stop``, ``skip`` or ``ignore``; see
-            there. With ``skip``, the ranks agree before each update.
+        on_nan: what happens if a gradient is not finite: ``stop``, ``skip`` or ``ignore``; see
+            :func:`ooodist.distribute`. With ``skip``, the ranks agree before each update.
 
     Returns:
         the model.

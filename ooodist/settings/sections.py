@@ -198,7 +198,7 @@ class CheckpointConfig:
     of which any may be given; 0 is for none. ``background``: write checkpoints while training goes
     on, which takes as much memory as a checkpoint; null: unless ``parallel.memory_bytes`` is given.
     ``keep``: how many of the newest to keep. ``copy_to``: a second folder, or a bucket
-    (``s3://bucket/folder``, any address that fsspec knows), to which rank 0 copies each checkpoint
+    (``s3://bucket/folder``, or any other address of fsspec), to which rank 0 copies each checkpoint
     and the trained model while training goes on. ``resume``: true resumes from the newest in the
     output folder (if there is none, in ``copy_to``); or the path of one; or an address of copies.
     ``new_world_size``: whether one of another number of workers may be
@@ -224,7 +224,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class EarlyStoppingConfig:
-    """The arguments of Keras's EarlyStopping, which says what they mean."""
+    """The arguments of Keras's EarlyStopping, whose documentation has their meanings."""
 
     monitor: str = "val_loss"
     min_delta: Annotated[float, Range(0)] = 0.0

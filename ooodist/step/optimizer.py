@@ -24,11 +24,11 @@ from ooodist.step.autograph import not_converted
 
 @not_converted
 def apply(optimizer: keras.optimizers.Optimizer, gradients: Any, variables: Any = None) -> None:
-    """Calls ``optimizer.apply``, such that each weight is updated as soon as its gradient is there.
+    """Calls ``optimizer.apply`` so that each weight is updated as soon as its gradient has arrived.
 
     For custom training loops that trace several steps into one function; models given to
-    :func:`ooodist.distribute` are updated like this anyway. What needs all gradients at once
-    (``global_clipnorm``, dynamic loss scaling) still waits for all of them.
+    :func:`ooodist.distribute` are updated like this anyway. ``global_clipnorm`` and
+    dynamic loss scaling need all gradients at once, and still wait for all of them.
     """
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer.apply(gradients, variables)

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ooodist.compat.tensorflow_data import is_sharded
 from ooodist.data.stream import Share
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
@@ -63,6 +64,8 @@ def share_out(
 
 
 def _say_used_as_is(name: str, data: Any, engine: Engine, place: tuple[int, int]) -> None:
+    if isinstance(data, tf.data.Dataset) and is_sharded(data):
+        return
     _, parts = place
     whose = "each" if parts == engine.size else "all ranks of a pipeline the same, each pipeline"
     logger.info(

@@ -58,22 +58,22 @@ def warm_start(
 ) -> WarmStart | None:
     """Initializes a model with the transformed weights of a similar model from a zoo.
 
-    The outputs equal those of the parent where possible; the log and the result say whether they
-    do, by how much they differ, and why.
+    The outputs equal those of the parent if possible; the log and the result have the difference
+    and its reason.
 
     In a job of several processes, all must call it: rank 0 queries the zoo and broadcasts the
     weights. A compiled model starts at a lower learning rate, in proportion to the share carried.
 
     Args:
         model: a built model; if it is not compiled, the learning rate stays as it is.
-        zoo: a folder, an address that fsspec knows, or ``host:port`` of a service.
+        zoo: a folder, any address of fsspec, or ``host:port`` of a service.
         batches: (x, y) pairs as the training data yields them. New batch norms are calibrated on
             the first one; candidates are probed on all of them.
         **settings: other keys of :class:`ooodist.config.warm_start.WarmStartConfig`, such as
             ``task``, ``dataset``, ``tags``, ``probe_steps`` or ``required``.
 
     Returns:
-        What was done; None if the model starts cold (the log says why).
+        What was done; None if the model starts cold (the log has the reason).
 
     Raises:
         UserError: a setting is wrong, or ``required`` is true and there is no parent.

@@ -124,7 +124,17 @@ def _path() -> None:
     assert "adam/dense_kernel_momentum" in [each.path for each in optimizer.variables]
 
 
+def _trained() -> None:
+    fitted, by_batch, predicted, compiled = _model(), _model(), _model(), _model()
+    fitted.fit(*BATCH, verbose=0)
+    by_batch.train_on_batch(*BATCH)
+    predicted.predict(BATCH[0], verbose=0)
+    found = keras_model.trained_models()
+    assert [model in found for model in (fitted, by_batch, predicted, compiled)] == [1, 1, 0, 0]
+
+
 CONTRACTS = [
+    Contract("Model.train_function", "keras", keras_model.trained_models, _trained),
     Contract("Variable._path", "keras", keras_model.set_path, _path),
     Contract("Layer._flatten_layers", "keras", keras_model.layers_of, _layers),
     Contract("Layer._trainable_variables", "keras", keras_model.frozen_weights, _frozen),

@@ -36,14 +36,21 @@ def _auto_shard() -> None:
         lines = tf.data.TextLineDataset(files)
         part = tensorflow_data.sharded_by_file(lines.batch(2), 0, 2)
         assert [batch.tolist() for batch in part.as_numpy_iterator()] == [[b"a", b"c"]]
+        assert tensorflow_data.is_sharded(part.prefetch(1))
         with pytest.raises(tf.errors.NotFoundError):
             tensorflow_data.sharded_by_file(tf.data.Dataset.range(4), 0, 2)
+
+
+def _shard() -> None:
+    assert not tensorflow_data.is_sharded(tf.data.Dataset.range(4).batch(2))
+    assert tensorflow_data.is_sharded(tf.data.Dataset.range(4).shard(2, 0).batch(2))
 
 
 CONTRACTS = [
     Contract("Dataset._inputs", "tensorflow-cpu", tensorflow_data.steps_of, _inputs),
     Contract("_ShuffleDataset._seed", "tensorflow-cpu", tensorflow_data.shuffle_seeds, _seeds),
     Contract("_AutoShardDataset", "tensorflow-cpu", tensorflow_data.sharded_by_file, _auto_shard),
+    Contract("_ShardDataset", "tensorflow-cpu", tensorflow_data.is_sharded, _shard),
 ]
 
 

@@ -230,5 +230,5 @@ def test_init_says_which_engine_and_why(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.INFO, "ooodist"):
         engines.init()
     assert caplog.messages == [
-        "engine local (no launcher has set its variables): rank 0 of 1",
+        "engine local (no launcher, such as ooodist-launch, has set its variables): rank 0 of 1",
     ]

@@ -89,7 +89,7 @@ def test_a_warm_start_without_an_engine_shows_the_log(tmp_path: Path) -> None:
     said = run([fast_python(), "program.py"], tmp_path)
     assert [line.split(":")[:2] for line in said] == [
         ["ooodist", " warm start"],
-        ["ooodist", " engine local (no launcher has set its variables)"],
+        ["ooodist", " engine local (no launcher, such as ooodist-launch, has set its variables)"],
     ]
 
 

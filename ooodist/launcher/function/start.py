@@ -36,21 +36,21 @@ def run(
     engine: str = Collective.name,
     hosts: str | None = None,
 ) -> list[Any]:
-    """Calls a function on workers that are started for it, and returns what each has returned.
+    """Starts workers, calls a function on each of them, and returns their results.
 
-    The function does what a program does that ``ooodist-launch`` starts: it begins with
-    ``ooodist.init()``, and imports what it needs. It may be defined anywhere, in a notebook, too.
-    What rank 0 writes is shown, and nothing of the others. All workers end with this call, also
-    if it is interrupted or this process is killed.
+    The function is written like a program for ``ooodist-launch``: it begins with
+    ``ooodist.init()``, and imports what it needs. It may be defined anywhere, also in a notebook.
+    Only the output of rank 0 is shown. All workers end with this call, even if it is interrupted
+    or this process is killed.
 
     Args:
-        function: is called on each worker. It, its arguments and its results travel as pickles, in
+        function: the function to call. It, its arguments and its results travel as pickles, in
             files that only this user can read.
         args: its arguments, the same on all workers.
         kwargs: its arguments by keyword.
         np: the number of workers.
         engine: "collective", "horovod", "byteps", "mpi" (for pipelines), "horovod-mpi" or "local".
-        hosts: as ``a:2,b:2`` or a file with a host a line, which ssh reaches without a question;
+        hosts: ``a:2,b:2``, or a file with one host per line, which ssh reaches without a prompt;
             None: this machine. All hosts must see the current folder, as the pickles travel in it.
 
     Returns:
@@ -59,7 +59,7 @@ def run(
     Raises:
         WorkerError: the function has raised something, or a worker has ended without a result; it
             names the rank.
-        UserError: the arguments are wrong, or what travels cannot be pickled.
+        UserError: the arguments are wrong, or one of them or a result cannot be pickled.
     """
     _check(function, np, engine)
     with Cleaner() as cleaner:

@@ -27,12 +27,12 @@ from ooodist.step.autograph import not_converted
 def allreduce(tensor: Any, *, average: bool = True) -> tf.Tensor:
     """Returns the mean of a tensor over all ranks, or the sum; every rank gets the same.
 
-    All ranks call it, with the same shape and dtype. In a pipeline it works outside of
-    ``tf.function`` alone. With engine collective, a shape that is not known when a step is traced
+    All ranks call it, with the same shape and dtype. In a pipeline it only works outside
+    of ``tf.function``. With engine collective, a shape that is not known when a step is traced
     must stay the same: leave out a last batch that is smaller.
 
     Args:
-        tensor: numbers, of any shape; what ``tf.convert_to_tensor`` takes.
+        tensor: numbers, of any shape; anything that ``tf.convert_to_tensor`` accepts.
         average: whether the sum is divided by the number of ranks.
 
     Raises:
@@ -57,7 +57,7 @@ def allgather(tensor: Any) -> tf.Tensor:
     All ranks call it, with the same shape and dtype; for the rest see :func:`allreduce`.
 
     Args:
-        tensor: numbers, of at least one axis; what ``tf.convert_to_tensor`` takes.
+        tensor: numbers, with at least one axis; anything that ``tf.convert_to_tensor`` accepts.
 
     Raises:
         UserError: the dtype cannot be exchanged, the tensor has no axis, or a step of a pipeline
@@ -74,7 +74,7 @@ def allgather(tensor: Any) -> tf.Tensor:
 
 
 def barrier() -> None:
-    """Returns when all ranks have called it; outside of ``tf.function``."""
+    """Returns when all ranks have called it; call it outside of ``tf.function``."""
     engines.current().barrier()
 
 

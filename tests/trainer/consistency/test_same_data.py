@@ -16,6 +16,7 @@ from ooodist.engines.base import Engine
 from tests.ranks_in_threads import on_ranks
 
 TOLD = "fit: ranks 0 and 1 begin with the same batch"
+NOTED = "each must yield its own part"
 numbers = np.random.default_rng(0)
 X = numbers.normal(size=(32, 8)).astype(np.float32)
 Y = X[:, :1] + X[:, 1:2]
@@ -33,34 +34,36 @@ class Batches(keras.utils.PyDataset):
         return X[4 * number :][:4], Y[4 * number :][:4]
 
 
-CASES: dict[str, tuple[Callable[[int], Any], bool]] = {  # made by each rank; whether it is told
-    "the same": (lambda rank: batches(), True),
-    "a PyDataset": (lambda rank: Batches(), True),
-    "ooodist.shard": (lambda rank: ooodist.shard(batches()), False),
-    "shard": (lambda rank: batches().shard(2, rank), False),
-    "a benchmark's constants": (lambda rank: batches(np.ones_like(X), np.ones_like(Y)), False),
-    "arrays": (lambda rank: X, False),
+# Made by each rank; how often it is told, and on both ranks noted beforehand.
+CASES: dict[str, tuple[Callable[[int], Any], int, int]] = {
+    "the same": (lambda rank: batches(), 1, 2),
+    "a PyDataset": (lambda rank: Batches(), 1, 2),
+    "ooodist.shard": (lambda rank: ooodist.shard(batches()).prefetch(1), 0, 0),
+    "shard": (lambda rank: batches().shard(2, rank), 0, 0),
+    "a benchmark's constants": (lambda rank: batches(np.ones_like(X), np.ones_like(Y)), 0, 2),
+    "arrays": (lambda rank: X, 0, 0),
 }
 
 
 def test_the_same_data_on_all_ranks_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "ooodist")
+    caplog.set_level(logging.INFO, "ooodist")
 
-    def work(engine: Engine) -> dict[str, int]:
+    def work(engine: Engine) -> dict[str, tuple[int, int]]:
         keras.utils.set_random_seed(1)
         model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse", jit_compile=False)
         model = ooodist.distribute(model)
         told = {}
-        for name, (make, _) in CASES.items():
-            before = caplog.text.count(TOLD)
+        for name, (make, *_) in CASES.items():
+            before = [caplog.text.count(text) for text in (TOLD, NOTED)]
             data = make(engine.rank)
             given = {"y": Y, "batch_size": 4} if data is X else {}
             model.fit(data, **given, epochs=2, shuffle=False, verbose=0)
-            told[name] = caplog.text.count(TOLD) - before
+            after = [caplog.text.count(text) for text in (TOLD, NOTED)]
+            told[name] = after[0] - before[0], after[1] - before[1]
         return told
 
     told, _ = on_ranks(monkeypatch, work)
-    assert told == {name: int(is_told) for name, (_, is_told) in CASES.items()}
+    assert told == {name: tuple(expected) for name, (_, *expected) in CASES.items()}
