@@ -13,7 +13,7 @@ from ooodist.errors import UserError
 
 
 def open_address(address: str, what: str, *, create: bool = True) -> tuple[Any, str]:
-    """Returns the fsspec driver for an address, and the path that it uses.
+    """The fsspec driver for an address, and the path that it uses.
 
     Args:
         address: a folder, or any address that fsspec knows.
