@@ -25,17 +25,17 @@ from ooodist.graph.units import Unit
 
 
 def carries_edges(unit: Unit) -> bool:
-    """Returns whether a unit has an op that can carry control edges; light ops cannot."""
+    """Whether a unit has an op that can carry control edges; light ops cannot."""
     return any(op.type not in LIGHT_OPS for op in unit.ops)
 
 
 def baseline_order(units: Sequence[Unit]) -> list[str]:
-    """Returns the baseline: from the loss down, each dX followed by the dW of its layer."""
+    """The baseline: from the loss down, each dX followed by the dW of its layer."""
     return [unit.name for unit in units]
 
 
 def first_k_order(units: Sequence[Unit], k: int) -> list[str]:
-    """Returns reverse first-k: the dW of the first k layers last, that of the first layer first.
+    """Reverse first-k: the dW of the first k layers last, that of the first layer first.
 
     Args:
         units: the backward units in baseline order.
@@ -130,7 +130,7 @@ def impose_order(units: Sequence[Unit], order: Sequence[str], at_a_time: int = 1
 
 
 def _ends(unit: Unit) -> tuple[list[tf.Operation], list[tf.Operation]]:
-    """Returns the heavy ops that start a unit (wait for no other of it), and those that end it."""
+    """The heavy ops that start a unit (wait for no other of it), and those that end it."""
     inside = set(unit.ops)
     heavy = {op for op in unit.ops if op.type not in LIGHT_OPS}
     waits: set[tf.Operation] = set()  # ops that wait for a heavy op of this unit
