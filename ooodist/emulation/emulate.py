@@ -44,14 +44,14 @@ POLL_SECONDS = 1e-3  # between two checks whether other ranks have arrived
 
 
 def wait_until(deadline: float) -> None:
-    """Returns at this time of ``time.perf_counter()``, or some microseconds later."""
+    """Waits until this time of ``time.perf_counter()``, or some microseconds later."""
     while (left := deadline - time.perf_counter()) > 0:
         if left > AWAKE_SECONDS:
             time.sleep(left - AWAKE_SECONDS)
 
 
 def wait_for(request: MPI.Request) -> None:
-    """Returns when the request is done. MPI's own waits would occupy a core that ranks may need."""
+    """Waits until the request is done. MPI's own waits would occupy a core that ranks may need."""
     while not request.Test():
         time.sleep(POLL_SECONDS)
 
@@ -110,7 +110,7 @@ class EmulatedBoundary:
 
 
 def stretched(costs: PipelineCosts, factor: float) -> PipelineCosts:
-    """Returns the costs of devices and links that take ``factor`` times as long."""
+    """The costs of devices and links that take ``factor`` times as long."""
     return replace(
         costs,
         stages=tuple(
@@ -203,7 +203,7 @@ def emulated_period(
     steps: int = STEPS,
     timeout: float | None = None,
 ) -> float:
-    """Returns the seconds of a step among many, where ranks do not wait for each other at its end.
+    """The seconds of a step among many, where ranks do not wait for each other at its end.
 
     The first steps, one for each rank, do not count: then all ranks begin together. All ranks call
     it, and get the same.
@@ -256,7 +256,7 @@ def _emulated(
 
 
 def _meet(world: MPI.Intracomm) -> None:
-    """Returns once all ranks are ready."""
+    """Waits until all ranks are ready."""
     wait_for(world.Ibarrier())
     world.Barrier()  # short, and all leave it at nearly the same moment
 
@@ -278,7 +278,7 @@ def _timed_step(
 
 
 def _times(ran: Sequence[MeasuredRun], seconds: float) -> np.ndarray:
-    """Returns the times of one step in the form that :func:`summarize` takes."""
+    """The times of one step in the form that :func:`summarize` takes."""
     return np.array([*((each.start, each.end, each.waited) for each in ran), (seconds, 0, 0)])
 
 
