@@ -168,7 +168,7 @@ def accuracy_over_time(
 
 
 def median_curve(curves: Sequence[Curve]) -> Curve:
-    """Returns the medians of the seconds, and of the accuracy, of each epoch."""
+    """The medians of the seconds, and of the accuracy, of each epoch."""
     return Curve(
         tuple(map(statistics.median, zip(*(curve.seconds for curve in curves), strict=False))),
         tuple(map(statistics.median, zip(*(curve.accuracy for curve in curves), strict=False))),
