@@ -10,7 +10,7 @@ from ooodist.errors import UserError
 
 
 def broadcast_object(value: Any = None, root: int = 0) -> Any:
-    """Returns the object of rank ``root`` on every rank; all ranks call it.
+    """The object of rank ``root`` on every rank; all ranks call it.
 
     Args:
         value: null, true, numbers, text, and lists and dictionaries of them, whose keys are text.
@@ -31,7 +31,7 @@ def broadcast_object(value: Any = None, root: int = 0) -> Any:
 
 
 def allgather_object(value: Any) -> list[Any]:
-    """Returns the objects of all ranks, by rank; all ranks call it.
+    """The objects of all ranks, by rank; all ranks call it.
 
     Args:
         value: as for :func:`broadcast_object`; each rank may have another.

@@ -66,7 +66,7 @@ class ErrorFeedback:
         self._restored: dict[str, np.ndarray] = {}
 
     def added(self, weight: str, gradient: tf.Tensor) -> tf.Tensor:
-        """Returns the gradient with what the weight's earlier gradients have lost."""
+        """The gradient with what the weight's earlier gradients have lost."""
         residual = tf.convert_to_tensor(self._residual(weight, gradient))
         scale = self._loss_scale()
         return gradient + (residual if scale is None else residual * tf.cast(scale, residual.dtype))
@@ -80,12 +80,12 @@ class ErrorFeedback:
         residual.assign(tf.where(tf.math.is_finite(lost), lost, residual))
 
     def values(self) -> dict[str, np.ndarray]:
-        """Returns the residuals of this rank, by weight; no entry for one that has lost nothing."""
+        """The residuals of this rank, by weight; no entry for one that has lost nothing."""
         found = {name: residual.numpy() for name, residual in self._residuals.items()}
         return {**self._restored, **found}
 
     def gathered(self, engine: Engine) -> dict[str, np.ndarray]:
-        """Returns the residuals of all ranks, by weight and then by rank; all ranks call it.
+        """The residuals of all ranks, by weight and then by rank; all ranks call it.
 
         Rank 0 alone has them: the others would need the memory.
         """
@@ -162,7 +162,7 @@ class Wire:
         return bool(dtype.is_floating)
 
     def sent(self, weight: str, gradient: tf.Tensor) -> tf.Tensor:
-        """Returns what is sent of a gradient; the sum over the ranks is the mean.
+        """What is sent of a gradient; the sum over the ranks is the mean.
 
         Called once a step, in the step that has the gradient. A gradient that has the wire's dtype
         has nothing to lose but what a division by the number of ranks rounds.
