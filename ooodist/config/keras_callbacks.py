@@ -35,7 +35,7 @@ CALLBACKS: Catalogue = catalogue(
 
 
 def check_callback(named: NamedArguments, path: str) -> NamedArguments:
-    """Checks the callback and gives it its canonical name. Raises UserError, which names a wrong key."""
+    """Checks the callback; returns it by its canonical name. Raises UserError for a wrong key."""
     if ":" in named.name:
         if not names_a_function(named.name):
             raise UserError(f"{path}.name is {named.name}; it must be package.module:function")
