@@ -54,17 +54,17 @@ def parse_delay(text: str) -> float:
 
 
 def segment_bytes(rate: int) -> int:
-    """Returns the largest segment that a host sends at once, at ``rate`` bits per second."""
+    """The largest segment that a host sends at once, at ``rate`` bits per second."""
     return min(max(int(rate / 8 * SEGMENT_SECONDS), MTU), LARGEST_SEGMENT)
 
 
 def burst_bytes(rate: int) -> int:
-    """Returns the size of a full bucket in bytes, at ``rate`` bits per second."""
+    """The size of a full bucket in bytes, at ``rate`` bits per second."""
     # A tenth more than a segment, for the headers of its packets.
     return max(int(rate / 8 * BURST_SECONDS), int(segment_bytes(rate) * 1.1))
 
 
 def token_bucket(rate: int) -> list[str]:
-    """Returns the arguments of ``tc qdisc`` that limit the rate to ``rate`` bits per second."""
+    """The arguments of ``tc qdisc`` that limit the rate to ``rate`` bits per second."""
     queue = f"{QUEUE_SECONDS * 1000:g}ms"
     return ["tbf", "rate", f"{rate}bit", "burst", f"{burst_bytes(rate)}b", "latency", queue]

@@ -9,17 +9,17 @@ from byteps.tensorflow import ops
 
 
 def has_places() -> bool:
-    """Returns whether the installed BytePS was built with this version's patches."""
+    """Whether the installed BytePS was built with this version's patches."""
     return "place" in inspect.signature(ops._push_pull).parameters
 
 
 def has_nccl() -> bool:
-    """Returns whether the installed BytePS was built for GPUs; without our patches, it was."""
+    """Whether the installed BytePS was built for GPUs; without our patches, it was."""
     return ops.nccl_built() if hasattr(ops, "nccl_built") else True
 
 
 def push_pull_sum(tensor: tf.Tensor, name: str, place: int) -> tf.Tensor:
-    """Returns the sum over all ranks: ``ops._push_pull`` (BytePS 0.2.5.post15).
+    """The sum over all ranks: ``ops._push_pull`` (BytePS 0.2.5.post15).
 
     The public ``push_pull`` takes no place, and puts further ops around the exchange.
 

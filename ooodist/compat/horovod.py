@@ -8,7 +8,7 @@ from horovod.tensorflow import mpi_ops
 
 
 def all_reduce_sum(tensor: tf.Tensor, name: str) -> tf.Tensor:
-    """Returns the sum over all ranks: ``mpi_ops._allreduce`` (Horovod 0.28.1).
+    """The sum over all ranks: ``mpi_ops._allreduce`` (Horovod 0.28.1).
 
     The public ``hvd.allreduce`` puts further ops around the exchange, which would be ordered too.
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def made_without_values(make: Callable[[], T], made: list[keras.Variable] | None = None) -> T:
-    """Returns what ``make`` returns; variables that it makes with an initializer have no values.
+    """What ``make`` returns; variables that it makes with an initializer have no values.
 
     Those that it makes from a value, as optimizers make the learning rate, do have it. This cannot
     be had with a StatelessScope, in which Keras refuses variables that are made from a value.
@@ -153,7 +153,7 @@ def train_those_with_values(
 
 
 def has_value(variable: Any) -> bool:
-    """Returns whether a variable has a value on this rank; variables of TensorFlow always have."""
+    """Whether a variable has a value on this rank; variables of TensorFlow always have."""
     return getattr(variable, "_value", variable) is not None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def function_nodes(model: Any) -> list[Any] | None:
-    """Returns the calls of a functional model, or keras.Function, in the order of execution.
+    """The calls of a functional model, or keras.Function, in the order of execution.
 
     They are in ``Function._nodes_by_depth`` (as old as Keras; the deepest run first). No public
     list includes shared layers and operations.
@@ -27,7 +27,7 @@ def function_nodes(model: Any) -> list[Any] | None:
 
 
 def inputs_structure(function: Any) -> Any:
-    """Returns the inputs as they were given, nested: ``Function._inputs_struct`` (Keras 3.0).
+    """The inputs as they were given, nested: ``Function._inputs_struct`` (Keras 3.0).
 
     The public ``inputs`` is flat.
     """
@@ -35,7 +35,7 @@ def inputs_structure(function: Any) -> Any:
 
 
 def mask_of(tensor: Any) -> Any:
-    """Returns the mask that Keras has attached to a tensor, symbolic like the tensor, or None.
+    """The mask that Keras has attached to a tensor, symbolic like the tensor, or None.
 
     Keras passes masks on as the attribute ``_keras_mask`` (as old as tf.keras); only a custom
     layer gets it, as an argument.

@@ -17,7 +17,7 @@ Moments = Callable[[tf.Tensor, tf.Tensor | None], tuple[tf.Tensor, tf.Tensor]]
 
 
 def is_from_keras(thing: Any) -> bool:
-    """Returns whether the class of a layer or metric is Keras's own and not a user's.
+    """Whether the class of a layer or metric is Keras's own and not a user's.
 
     Keras's modules are ``keras.src.…`` (since Keras 3.0); no public attribute says so.
     """
@@ -25,7 +25,7 @@ def is_from_keras(thing: Any) -> bool:
 
 
 def infers_shapes() -> bool:
-    """Returns whether Keras calls a layer in a graph that is thrown away, to learn what it makes:
+    """Whether Keras calls a layer in a graph that is thrown away, to learn what it makes:
     ``keras.src.backend.common.symbolic_scope``.
 
     No public function says so.
@@ -34,7 +34,7 @@ def infers_shapes() -> bool:
 
 
 def own_variables(layer: keras.Layer) -> list[keras.Variable]:
-    """Returns a layer's variables without inner layers': ``_trainable_variables`` and the others.
+    """A layer's variables without inner layers': ``_trainable_variables`` and the others.
 
     The public lists include those of inner layers.
     """
@@ -42,7 +42,7 @@ def own_variables(layer: keras.Layer) -> list[keras.Variable]:
 
 
 def own_layers(layer: keras.Layer) -> list[keras.Layer]:
-    """Returns the layers that a layer has as attributes: ``Layer._layers``.
+    """The layers that a layer has as attributes: ``Layer._layers``.
 
     Only models have the public ``layers``.
     """
@@ -51,7 +51,7 @@ def own_layers(layer: keras.Layer) -> list[keras.Layer]:
 
 
 def shapes_at_build(layer: keras.Layer) -> Mapping[str, Any]:
-    """Returns the shapes a layer was built with, by argument: ``_build_shapes_dict`` (Keras 3.0).
+    """The shapes a layer was built with, by argument: ``_build_shapes_dict`` (Keras 3.0).
 
     The public ``get_build_config`` has only the first one, or nothing.
     """
@@ -60,7 +60,7 @@ def shapes_at_build(layer: keras.Layer) -> Mapping[str, Any]:
 
 
 def embedding_table(layer: keras.layers.Embedding) -> keras.Variable:
-    """Returns the table itself: ``Embedding._embeddings`` (since Keras 3.0).
+    """The table itself: ``Embedding._embeddings`` (since Keras 3.0).
 
     The public ``embeddings`` adds what LoRA has learned, and then is not a variable.
     """
@@ -68,7 +68,7 @@ def embedding_table(layer: keras.layers.Embedding) -> keras.Variable:
 
 
 def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
-    """Returns the axes over which a built batch norm takes its moments: ``_reduction_axes``.
+    """The axes over which a built batch norm takes its moments: ``_reduction_axes``.
 
     The public ``axis`` is the one that remains, and may be negative.
     """

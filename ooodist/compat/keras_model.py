@@ -13,7 +13,7 @@ _INSIDE_FIT = "_use_cached_eval_dataset"
 def layers_of(
     model: keras.Model, *, include_self: bool = True, recursive: bool = True
 ) -> list[keras.Layer]:
-    """Returns the layers of a model, also those inside other layers: ``Layer._flatten_layers``.
+    """The layers of a model, also those inside other layers: ``Layer._flatten_layers``.
 
     The public ``layers`` has only those of the model itself, and a layer has no such attribute.
     The name is as old as tf.keras.
@@ -25,7 +25,7 @@ def layers_of(
 
 
 def frozen_weights(model: keras.Model) -> list[keras.Variable]:
-    """Returns the weights that are made to be trained, and are not: ``Layer._trainable_variables``.
+    """The weights that are made to be trained, and are not: ``Layer._trainable_variables``.
 
     Among ``non_trainable_variables`` nothing tells them from statistics (since Keras 3.0), which a
     forward pass changes.
@@ -48,7 +48,7 @@ def build_with(model: keras.Model, batch: Any) -> None:
 
 
 def compiled_loss(model: keras.Model) -> Any:
-    """Returns the object that ``compile`` makes of the losses: ``Trainer._compile_loss``.
+    """The object that ``compile`` makes of the losses: ``Trainer._compile_loss``.
 
     Each ``compile`` makes a new one (since Keras 3.0); ``model.loss`` is what the user gave, which
     may be the same.
@@ -57,7 +57,7 @@ def compiled_loss(model: keras.Model) -> Any:
 
 
 def compiled_metrics(model: keras.Model) -> Any:
-    """Returns the object that ``compile`` makes of the metrics: ``Trainer._compile_metrics``.
+    """The object that ``compile`` makes of the metrics: ``Trainer._compile_metrics``.
 
     None without metrics (since Keras 3.0). ``model.metrics`` includes it, but does not say which
     one it is.
@@ -66,7 +66,7 @@ def compiled_metrics(model: keras.Model) -> Any:
 
 
 def metrics_given_to_compile(model: keras.Model) -> list[Any]:
-    """Returns the metrics given to ``compile``, in one list: ``CompileMetrics._user_metrics``.
+    """The metrics given to ``compile``, in one list: ``CompileMetrics._user_metrics``.
 
     Weighted ones (``_user_weighted_metrics``) come last (since Keras 3.0). Before the first step
     ``model.metrics`` does not have them yet.
@@ -79,7 +79,7 @@ def metrics_given_to_compile(model: keras.Model) -> list[Any]:
 
 
 def restored_epoch(model: keras.Model) -> int | None:
-    """Returns the epoch from which ``fit`` resumes, as set by BackupAndRestore: ``_initial_epoch``.
+    """The epoch from which ``fit`` resumes, as set by BackupAndRestore: ``_initial_epoch``.
 
     None: none is set. Only the callback and ``fit`` know of it.
     """
@@ -93,7 +93,7 @@ def set_restored_epoch(model: keras.Model, epoch: int) -> None:
 
 
 def is_inside_fit(arguments: dict[str, Any]) -> bool:
-    """Returns whether ``fit`` has called ``evaluate`` with these arguments, to validate.
+    """Whether ``fit`` has called ``evaluate`` with these arguments, to validate.
 
     ``fit`` says so with ``_use_cached_eval_dataset=True`` (since Keras 3.0), which is not public;
     there is no public way to tell.

@@ -16,7 +16,7 @@ from ooodist.compat.tensorflow_graph import handle_of
 
 
 def rate_or_schedule(optimizer: Optimizer) -> Any:
-    """Returns the learning rate as given, a variable or a schedule: ``Optimizer._learning_rate``.
+    """The learning rate as given, a variable or a schedule: ``Optimizer._learning_rate``.
 
     The public ``learning_rate`` returns its value at the current step (since Keras 3.0).
     """
@@ -44,7 +44,7 @@ def is_function_of_steps(optimizer: Optimizer) -> bool:
 
 
 def uncounted(optimizer: Optimizer) -> tf.Variable:
-    """Returns a variable for :func:`as_at_step`, of the dtype of ``_iterations``: ``apply`` adds 1
+    """A variable for :func:`as_at_step`, of the dtype of ``_iterations``: ``apply`` adds 1
     to it, which adds nothing.
     """
     count = tf.Variable(0, dtype=optimizer.iterations.dtype, trainable=False)
@@ -87,7 +87,7 @@ def averaging_only(optimizer: Optimizer, weights: Sequence[Any]) -> AbstractCont
 
 
 def unbuilt_copy(optimizer: Optimizer) -> Optimizer:
-    """Returns an optimizer of the same kind and settings that has no state: ``_learning_rate``.
+    """An optimizer of the same kind and settings that has no state: ``_learning_rate``.
 
     A schedule becomes its present value, as the user's need not have a configuration: the public
     ``get_config`` takes it from ``_learning_rate``.

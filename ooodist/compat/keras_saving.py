@@ -43,7 +43,7 @@ class Layout:
     assets: dict[str, bytes] = field(default_factory=dict)
 
     def places_of(self, variable: Any) -> tuple[str, ...]:
-        """Returns the places of a variable; none if its layer does not save it."""
+        """The places of a variable; none if its layer does not save it."""
         return self._places.get(id(variable), ())
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ def layout_of(model: keras.Model) -> Layout:
 
 
 def configuration(model: keras.Model) -> tuple[str, str]:
-    """Returns the texts of a ``.keras`` file's ``config.json`` and ``metadata.json``.
+    """The texts of a ``.keras`` file's ``config.json`` and ``metadata.json``.
 
     They say how to make the model, how it was compiled, and by which Keras.
     """

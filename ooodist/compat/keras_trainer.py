@@ -13,7 +13,7 @@ _INSTEAD: dict[tuple[int, str], Callable[..., Any]] = {}  # by id of the model a
 
 
 def plain_method(model: keras.Model, name: str) -> Callable[..., Any]:
-    """Returns Keras's own method of this name for a model, which :func:`redirected` leaves alone.
+    """Keras's own method of this name for a model, which :func:`redirected` leaves alone.
 
     It is ``keras.Model.fit.__wrapped__``, say: Keras puts ``filter_traceback`` around it.
     """

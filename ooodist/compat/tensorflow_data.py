@@ -32,7 +32,7 @@ def is_sharded(dataset: tf.data.Dataset) -> bool:
 
 
 def shuffle_seeds(dataset: tf.data.Dataset) -> tuple[int, int] | None:
-    """Returns the two seeds of ``Dataset.shuffle``, both 0 if it has none; None if this is no such.
+    """The two seeds of ``Dataset.shuffle``, both 0 if it has none; None if this is no such.
 
     ``_seed`` and ``_seed2`` of its class: nothing public tells whether ranks shuffle alike.
     """
@@ -42,7 +42,7 @@ def shuffle_seeds(dataset: tf.data.Dataset) -> tuple[int, int] | None:
 
 
 def sharded_by_file(dataset: tf.data.Dataset, index: int, number: int) -> tf.data.Dataset:
-    """Returns what a data set makes of every ``number``-th of its files, from ``index`` on.
+    """What a data set makes of every ``number``-th of its files, from ``index`` on.
 
     ``_AutoShardDataset`` is what ``tf.distribute`` uses: TensorFlow finds the place in the graph
     where the names of files are, and shards there, before a shuffle of the names. Nothing public

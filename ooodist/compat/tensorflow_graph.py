@@ -29,12 +29,12 @@ def call_flat(function: ConcreteFunction, tensors: Sequence[tf.Tensor]) -> list[
 
 
 def is_variable(source: Any) -> bool:
-    """Returns whether it is a variable, of Keras or TensorFlow: tensors have no ``handle``."""
+    """Whether it is a variable, of Keras or TensorFlow: tensors have no ``handle``."""
     return hasattr(source, "handle")
 
 
 def handle_of(variable: Any) -> tf.Tensor:
-    """Returns the resource handle of a Keras or TensorFlow variable: ``handle``.
+    """The resource handle of a Keras or TensorFlow variable: ``handle``.
 
     Undocumented in both. Ops of a graph refer to a variable only by its handle.
     """
@@ -42,7 +42,7 @@ def handle_of(variable: Any) -> tf.Tensor:
 
 
 def capture(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the placeholder of an outside tensor in the function that is being traced.
+    """The placeholder of an outside tensor in the function that is being traced.
 
     ``FuncGraph.capture``: graphs of functions are public, their class is not.
     """
@@ -50,7 +50,7 @@ def capture(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def captures_of(graph: tf.Graph) -> dict[str, tf.Tensor]:
-    """Returns the outside tensors that a traced graph captures, by their names in the graph.
+    """The outside tensors that a traced graph captures, by their names in the graph.
 
     ``FuncGraph.captures``, pairs of outer and inner tensor.
     """
@@ -58,7 +58,7 @@ def captures_of(graph: tf.Graph) -> dict[str, tf.Tensor]:
 
 
 def variables_of(graph: tf.Graph) -> Sequence[tf.Variable]:
-    """Returns the variables that a traced graph uses: ``FuncGraph.variables``."""
+    """The variables that a traced graph uses: ``FuncGraph.variables``."""
     used: Sequence[tf.Variable] = graph.variables
     return used
 

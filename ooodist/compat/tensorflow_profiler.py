@@ -6,7 +6,7 @@ from typing import Any
 
 
 def new_space() -> Any:
-    """Returns an empty ``XSpace``, the protobuf message of an ``*.xplane.pb`` file.
+    """An empty ``XSpace``, the protobuf message of an ``*.xplane.pb`` file.
 
     ``xplane_pb2`` of tensorflow.tsl.profiler.protobuf. The files are documented, but their class is
     not public. If it moves, see where TensorBoard's profiler plug-in finds it, which reads the same

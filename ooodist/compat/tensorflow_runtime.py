@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def is_deterministic() -> bool:
-    """Returns whether ``tf.config.experimental.enable_op_determinism`` was called.
+    """Whether ``tf.config.experimental.enable_op_determinism`` was called.
 
     ``is_op_determinism_enabled`` of tensorflow.python.framework.config. TensorFlow's own
     ``tf.timestamp`` checks it, and refuses to run if it is set.
@@ -80,7 +80,7 @@ def set_heartbeat(workers: int, seconds: float) -> None:
 
 
 def others_record(tape: tf.GradientTape) -> bool:
-    """Returns whether a tape other than this one is recording.
+    """Whether a tape other than this one is recording.
 
     ``record.could_possibly_record`` (of tensorflow.python.eager) is called while this tape is
     paused, if it is recording (``GradientTape._recording``). No public name tells.

@@ -26,7 +26,7 @@ def _read_augment_of_digits(value: Any, path: str) -> bool | Layers:
 
 
 def write(value: bool | Layers) -> Any:
-    """Returns what is read as this value."""
+    """What is read as this value."""
     return value if isinstance(value, bool) else write_all_named(value)
 
 

@@ -81,7 +81,7 @@ def _read_data(value: Any, path: str) -> Any:
 
 
 def _write_kind(config: Any) -> dict[str, Any]:
-    """Returns a model's or data's settings; a user's function takes the place of the name."""
+    """A model's or data's settings; a user's function takes the place of the name."""
     settings: dict[str, Any] = yaml_dataclass.plain(config)
     if "function" in settings:
         settings["name"] = settings.pop("function")
@@ -309,12 +309,12 @@ def loads(text: str) -> Config:
 
 
 def to_yaml(config: Config) -> str:
-    """Returns all keys of the job as YAML, from which :func:`loads` makes an equal config."""
+    """All keys of the job as YAML, from which :func:`loads` makes an equal config."""
     return yaml_dataclass.dump(config)
 
 
 def digest(config: Config) -> str:
-    """Returns a digest of all keys of the job."""
+    """A digest of all keys of the job."""
     return hex_digest(to_yaml(config))
 
 
@@ -326,7 +326,7 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _given(file: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
-    """Returns the settings in a file, changed by the overrides."""
+    """The settings in a file, changed by the overrides."""
     value = None
     if file is not None:
         value = strict_yaml.parse_file(file, "--config", most_characters=MOST_CHARACTERS)

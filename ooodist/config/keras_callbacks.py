@@ -35,7 +35,7 @@ CALLBACKS: Catalogue = catalogue(
 
 
 def check_callback(named: NamedArguments, path: str) -> NamedArguments:
-    """Returns the callback with its canonical name. Raises UserError, which names a wrong key."""
+    """Checks the callback; returns it by its canonical name. Raises UserError for a wrong key."""
     if ":" in named.name:
         if not names_a_function(named.name):
             raise UserError(f"{path}.name is {named.name}; it must be package.module:function")
@@ -64,7 +64,7 @@ def make_callbacks(callbacks: Sequence[NamedArguments]) -> list[keras.callbacks.
 
 
 def monitored(callbacks: Sequence[NamedArguments]) -> dict[str, str]:
-    """Returns what Keras's callbacks monitor, by key.
+    """What Keras's callbacks monitor, by key.
 
     Empty if a user's function makes callbacks, which may log anything.
     """

@@ -23,7 +23,7 @@ def snake_case(name: str) -> str:
 
 
 def catalogue(module: ModuleType, base: type, spell: Callable[[str], str], *wrappers: str) -> Any:
-    """Returns the public subclasses of ``base`` by the names that job files use."""
+    """The public subclasses of ``base`` by the names that job files use."""
     classes = {name: value for name, value in vars(module).items() if isinstance(value, type)}
     return {
         spell(name): cls
@@ -33,7 +33,7 @@ def catalogue(module: ModuleType, base: type, spell: Callable[[str], str], *wrap
 
 
 def find(name: Any, catalogue: Catalogue, path: str, what: str, key: str = "name") -> str:
-    """Returns the canonical spelling of a name; ``RMSProp`` and ``AdamW`` are found as well."""
+    """The canonical spelling of a name; ``RMSProp`` and ``AdamW`` are found as well."""
     if isinstance(name, str):
         for known in catalogue:
             if known.replace("_", "") == name.replace("_", "").lower():
@@ -77,7 +77,7 @@ def check_not_negative(value: Any, path: str) -> None:
 
 
 def _hint(default: Any, numbers_only: bool) -> Any:
-    """Returns an argument's type, inferred from its default, as Keras has no type hints."""
+    """An argument's type, inferred from its default, as Keras has no type hints."""
     if default is None or default is inspect.Parameter.empty:
         without_text = int | float | list[Any] | None
         return without_text if numbers_only else without_text | str | bool

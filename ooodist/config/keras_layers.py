@@ -39,7 +39,7 @@ LAYERS: Catalogue = _PREPROCESSING | {"gaussian_noise": keras.layers.GaussianNoi
 
 
 def check_layer(named: NamedArguments, path: str) -> NamedArguments:
-    """Returns the layer with its canonical name. Raises UserError, which names a wrong key."""
+    """Checks the layer; returns it by its canonical name. Raises UserError for a wrong key."""
     if ":" in named.name:
         return named
     if named.name.replace("_", "").lower() in [name.lower() for name in _MIX_LABELS]:

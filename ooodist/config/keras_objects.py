@@ -51,7 +51,7 @@ METRICS: Catalogue = catalogue(
 
 
 def check_optimizer(named: NamedArguments, path: str) -> NamedArguments:
-    """Returns the optimizer with its canonical name. Raises UserError, which names a wrong key."""
+    """Checks the optimizer; returns it by its canonical name. Raises UserError for a wrong key."""
     name = find(named.name, OPTIMIZERS, path, "optimizer")
     arguments = dict(named.arguments)
     rate = arguments.pop("learning_rate", None)
@@ -82,13 +82,13 @@ def _check_rate(rate: Any, path: str) -> float | dict[str, Any]:
 
 
 def check_loss(named: NamedArguments, path: str) -> NamedArguments:
-    """Returns the loss with its canonical name. Raises UserError, which names a wrong key."""
+    """Checks the loss; returns it by its canonical name. Raises UserError for a wrong key."""
     name = find(named.name, LOSSES, path, "loss")
     return NamedArguments(name, check_arguments(LOSSES[name], named.arguments, path, name))
 
 
 def check_metric(named: NamedArguments, path: str) -> NamedArguments:
-    """Returns the metric with its canonical name. Raises UserError, which names a wrong key."""
+    """Checks the metric; returns it by its canonical name. Raises UserError for a wrong key."""
     name = find(named.name, METRICS, path, "metric")
     return NamedArguments(name, check_arguments(METRICS[name], named.arguments, path, name))
 
@@ -151,7 +151,7 @@ def _check_is_default(key: str, given: Any) -> None:
 
 
 def _on_logits(cls: type, named: NamedArguments) -> dict[str, Any]:
-    """Returns the arguments, with ``from_logits: true`` if the class has it and it is unset."""
+    """The arguments, with ``from_logits: true`` if the class has it and it is unset."""
     arguments = dict(named.arguments)
     if "from_logits" in inspect.signature(cls).parameters and "from_logits" not in arguments:
         logger.info("%s takes logits (from_logits: false is for probabilities)", named.name)

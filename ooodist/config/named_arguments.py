@@ -30,12 +30,12 @@ def read_all_named(value: Any, path: str) -> list[NamedArguments]:
 
 
 def write_named(value: NamedArguments | None) -> dict[str, Any] | None:
-    """Returns what :func:`read_named` reads."""
+    """What :func:`read_named` reads."""
     return None if value is None else {"name": value.name, **yaml_dataclass.plain(value.arguments)}
 
 
 def write_all_named(value: Sequence[NamedArguments] | None) -> list[Any] | None:
-    """Returns what :func:`read_all_named` reads."""
+    """What :func:`read_all_named` reads."""
     return None if value is None else [write_named(each) for each in value]
 
 

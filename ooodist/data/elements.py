@@ -99,7 +99,7 @@ def count_classes(kind: str, labels: np.ndarray, num_classes: int | None) -> int
 
 
 def assert_labels(y: tf.Tensor, num_classes: int, kind: str) -> tf.Tensor:
-    """Returns ``y``, checked as it is read: some devices silently turn a wrong label into NaN."""
+    """``y``, checked as it is read: some devices silently turn a wrong label into NaN."""
     message = f"a label of {kind} is out of range: allowed are 0 to {num_classes - 1}"
     in_range = tf.reduce_all((y >= 0) & (y < num_classes))
     with tf.control_dependencies([tf.debugging.Assert(in_range, [message, y])]):

@@ -47,7 +47,7 @@ class RecordFiles:
     compression: str
 
     def in_order(self) -> tf.data.Dataset:
-        """Returns all records, one file after the other: serialized, strings of shape ()."""
+        """All records, one file after the other: serialized, strings of shape ()."""
         paths, skips, takes = zip(
             *((file.path, file.skip, file.take) for file in self.files), strict=True
         )
@@ -55,11 +55,11 @@ class RecordFiles:
         return tf.data.Dataset.from_tensor_slices(parts).flat_map(self.part)
 
     def part(self, path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dataset:
-        """Returns ``take`` records of a file, after the first ``skip``."""
+        """``take`` records of a file, after the first ``skip``."""
         return tf.data.TFRecordDataset(path, self.compression).skip(skip).take(take)
 
     def shuffled(self, buffer: int, share: Share) -> tf.data.Dataset:
-        """Returns the worker's part of the stream in batches: serialized records, strings (batch,).
+        """The worker's part of the stream in batches: serialized records, strings (batch,).
 
         Each epoch takes the files in a new order and shuffles their records through buffers of
         ``buffer`` records in total.
@@ -99,7 +99,7 @@ class Lanes:
         self._num_samples = sum(file.take for file in files)
 
     def stream(self, lane: tf.Tensor) -> tf.data.Dataset:
-        """Returns the endless records of a lane (int64 scalar), from ``share.start_step`` on."""
+        """The endless records of a lane (int64 scalar), from ``share.start_step`` on."""
         share, total = self._share, self._num_samples
         first_epoch, _ = share.start(total)
         start = tf.constant(first_epoch * total, tf.int64)
@@ -117,17 +117,17 @@ class Lanes:
         return epochs.flat_map(epoch_records).skip(done)
 
     def _before(self, samples: tf.Tensor, lane: tf.Tensor) -> tf.Tensor:
-        """Returns how many of the first ``samples`` of the stream are in lanes before this one."""
+        """How many of the first ``samples`` of the stream are in lanes before this one."""
         steps, rest = samples // self._share.global_batch, samples % self._share.global_batch
         return steps * lane * self.places + tf.minimum(rest, lane * self.places)
 
     def _begin(self, epoch: tf.Tensor, lane: tf.Tensor) -> tf.Tensor:
-        """Returns where the lane's records begin among all records of the epoch."""
+        """Where the lane's records begin among all records of the epoch."""
         start = epoch * self._num_samples
         return self._before(start + self._num_samples, lane) - self._before(start, lane)
 
     def _records(self, seed: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tf.data.Dataset:
-        """Returns records ``begin`` to ``end`` of all files, in an order that the seed decides."""
+        """Records ``begin`` to ``end`` of all files, in an order that the seed decides."""
         keys = tf.random.stateless_uniform([self._takes.shape[0]], seed)
         order = tf.argsort(keys, stable=True)
         paths, skips, takes = (

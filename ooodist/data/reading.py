@@ -18,7 +18,7 @@ BATCHES_AT_ONCE = 4
 
 
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the dataset, read in a fixed order and without autotuning.
+    """The dataset, read in a fixed order and without autotuning.
 
     Where it has ``tf.data.AUTOTUNE``, a map then makes up to 16 calls at a time, and a prefetch
     grows each time that it runs empty.

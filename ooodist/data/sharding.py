@@ -79,7 +79,7 @@ def shard(
 def _by_file(
     dataset: tf.data.Dataset, index: int, number: int, *, even: bool
 ) -> tf.data.Dataset | None:
-    """Returns the part by file; None if the data set reads no files, or not enough."""
+    """The part by file; None if the data set reads no files, or not enough."""
     steps = list(steps_of(dataset))
     sources = [step for step in steps if len(list(steps_of(step))) == 1]  # of itself alone
     files = [int(step.cardinality()) for step in sources]

@@ -8,7 +8,7 @@ import numpy as np
 def split_indices(
     num_samples: int, fraction: float, seed: int, labels: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the numbers of the training and the validation samples, int64, both ascending.
+    """The numbers of the training and the validation samples, int64, both ascending.
 
     Validation gets ``round(fraction * num_samples)`` random samples; with ``labels`` (one
     integer per sample) each class contributes its share, to within one sample.

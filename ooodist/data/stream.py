@@ -52,12 +52,12 @@ class Share:
         return self.batch * self.size
 
     def start(self, num_samples: int) -> tuple[int, int]:
-        """Returns the epoch in which ``start_step`` begins, and the position in it."""
+        """The epoch in which ``start_step`` begins, and the position in it."""
         return divmod(self.start_step * self.global_batch, num_samples)
 
 
 def epoch_seed(seed: int, epoch: tf.Tensor) -> tf.Tensor:
-    """Returns the seed of an epoch's random numbers: int64 of shape (2,)."""
+    """The seed of an epoch's random numbers: int64 of shape (2,)."""
     return tf.stack([tf.constant(seed, tf.int64), epoch])
 
 
@@ -74,7 +74,7 @@ def shuffled(elements: tf.data.Dataset, buffer: int, seed: tf.Tensor) -> tf.data
 
 
 def shuffled_indices(num_samples: int, share: Share) -> tf.data.Dataset:
-    """Returns the worker's part of the stream of sample numbers, for data that is read by number.
+    """The worker's part of the stream of sample numbers, for data that is read by number.
 
     The dataset has pairs of int32 (batch,): sample numbers in [0, num_samples), and for each a
     random number that belongs to its position in the stream (for augmentation).
@@ -107,7 +107,7 @@ def shuffled_elements(
     shuffle_buffer: int,
     share: Share,
 ) -> tf.data.Dataset:
-    """Returns the worker's part of the stream, in batches, for data that is read in order.
+    """The worker's part of the stream, in batches, for data that is read in order.
 
     Each epoch is shuffled through a buffer of ``shuffle_buffer`` elements. A start in the middle
     of an epoch reads and drops the elements before it. Every worker reads all elements. Elements

@@ -137,7 +137,7 @@ class Controller:
         self._check_rho()
 
     def _always(self) -> frozenset[str]:
-        """Returns the names of the weights that ``always`` selects."""
+        """The names of the weights that ``always`` selects."""
         names = self.cost_model.choice.weights(range(len(self.cost_model.choice.items)))
         found: set[str] = set()
         for wanted in self.config.always:
@@ -230,7 +230,7 @@ class Controller:
         self._log(renewal)
 
     def _values(self, batches: Sequence[Any]) -> np.ndarray:
-        """Returns each item's importance, the mean over all ranks; ones where it is not used."""
+        """Each item's importance, the mean over all ranks; ones where it is not used."""
         choice = self.cost_model.choice
         if self.config.select in FIXED:
             return np.ones(len(choice.items))
@@ -319,14 +319,14 @@ class Controller:
             )
 
     def _measured_rho(self, meter: StepMeter) -> float | None:
-        """Returns how long steps of the selection take, of a full one; None: not known yet."""
+        """How long steps of the selection take, of a full one; None: not known yet."""
         seconds = None if self.mask is None else meter.median(self.mask.digest)
         return None if seconds is None else seconds / self.full_seconds
 
     # Reports and checkpoints
 
     def scalars(self, meter: StepMeter, exchanges: bool) -> dict[str, float]:
-        """Returns values for TensorBoard and the log of epochs: what the selection saves.
+        """Values for TensorBoard and the log of epochs: what the selection saves.
 
         Args:
             meter: measures how long steps take.
@@ -347,7 +347,7 @@ class Controller:
         return scalars
 
     def state(self) -> dict[str, Any]:
-        """Returns what :meth:`restore` takes, as plain values."""
+        """What :meth:`restore` takes, as plain values."""
         return {
             "version": 0 if self.mask is None else self.mask.version,
             "weights": [] if self.mask is None else sorted(self.mask.weights),

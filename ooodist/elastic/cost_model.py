@@ -36,12 +36,12 @@ class CostModel(Protocol):
         """The items that can be selected, with their costs."""
 
     def seconds(self, selected: Collection[int]) -> float:
-        """Returns the seconds of a step that trains these items."""
+        """The seconds of a step that trains these items."""
 
     def select(
         self, solver: Solver, importance: Sequence[float], budget: float, forced: Collection[int]
     ) -> frozenset[int]:
-        """Returns the most important items, forced ones included, of a step within the budget.
+        """The most important items, forced ones included, of a step within the budget.
 
         The budget is in seconds. Raises ValueError if the forced items alone take longer.
         """
@@ -106,12 +106,12 @@ class SeveralWorkers:
         return computing + self.waiting * (self.simulated(selected) - computing)
 
     def computing(self, selected: Collection[int]) -> float:
-        """Returns the seconds of a step without its exchange."""
+        """The seconds of a step without its exchange."""
         launches = self.costs.launch_seconds * (1 - 1 / self.steps_per_execution)
         return self.choice.seconds(selected) - launches
 
     def simulated(self, selected: Collection[int]) -> float:
-        """Returns the seconds of a step in simulation, with its exchange."""
+        """The seconds of a step in simulation, with its exchange."""
         costs = reduced(self.costs, self.choice.weights(selected))
         weights = ready_order(costs, None)
         plan = Plan(
@@ -141,7 +141,7 @@ class SeveralWorkers:
         budget: float,
         forced: Collection[int],
     ) -> frozenset[int]:
-        """Returns the best selection if items are charged for this share of their exchange."""
+        """The best selection if items are charged for this share of their exchange."""
         items = tuple(
             replace(item, seconds=item.seconds + charged * exchange)
             for item, exchange in zip(self.choice.items, self._exchange_seconds, strict=True)

@@ -190,7 +190,7 @@ class SelectiveDataParallel:
         self.inner.synchronize()
 
     def execution_for(self, mask: Mask) -> Execution:
-        """Returns the selection's traced step; the latest are kept, as tracing takes seconds."""
+        """The selection's traced step; the latest are kept, as tracing takes seconds."""
         carrying = self.inner.carrying
         key = mask.digest, carrying is not None and carrying.is_wanted
         if key not in self.executions:
@@ -214,7 +214,7 @@ class SelectiveDataParallel:
         return execution
 
     def _planned_backward(self, mask: Mask) -> tuple[PlanWithCosts | None, OrderedBackward]:
-        """Returns the plan for a selection, if one is wanted, and what carries it out."""
+        """The plan for a selection, if one is wanted, and what carries it out."""
         shared = self.inner.backward.exchange
         # One for each selection, so that selections, which never run at once, share an engine's
         # names.

@@ -57,7 +57,7 @@ class Selective(Protocol):
         """Trains only these weights from now on."""
 
     def runner(self) -> Run:
-        """Returns what trains the selected weights on the batches of a call."""
+        """What trains the selected weights on the batches of a call."""
 
     def synchronize(self) -> None:
         """See :meth:`Strategy.synchronize`."""

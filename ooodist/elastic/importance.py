@@ -84,7 +84,7 @@ class Probe:
         return total.measured()
 
     def _run(self, batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Returns gradients and steps, as float32 tensors by weight name."""
+        """Gradients and steps, as float32 tensors by weight name."""
         model = self._model
         weights = model.trainable_variables
         self._optimizer_state.reset(list(self._optimizer_state.counts))
@@ -129,7 +129,7 @@ class Totals:
         self._count(self._total.gradient, _absolute_sums(gradients))
 
     def measured(self) -> Measured:
-        """Returns the means; the first batch counts as the one after the last."""
+        """The means; the first batch counts as the one after the last."""
         self._change(self._first)
         return self._total
 
@@ -144,7 +144,7 @@ class Totals:
 # Traced, as calling each of many small operations would take longer than computing it.
 @tf.function(autograph=False)
 def _products(gradients: dict[str, tf.Tensor], steps: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the dot product of each weight's gradient and step, as a scalar."""
+    """The dot product of each weight's gradient and step, as a scalar."""
     return {
         name: tf.tensordot(tf.reshape(gradients[name], [-1]), tf.reshape(step, [-1]), 1)
         for name, step in steps.items()
@@ -153,12 +153,12 @@ def _products(gradients: dict[str, tf.Tensor], steps: dict[str, tf.Tensor]) -> d
 
 @tf.function(autograph=False)
 def _absolute_sums(gradients: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the sum of the absolute values of each gradient, as a scalar."""
+    """The sum of the absolute values of each gradient, as a scalar."""
     return {name: tf.reduce_sum(tf.abs(gradient)) for name, gradient in gradients.items()}
 
 
 def by_item(choice: Selectable, change: Mapping[str, float]) -> np.ndarray:
-    """Returns each item's importance: minus its loss change by the largest of all, -1 to 1.
+    """Each item's importance: minus its loss change by the largest of all, -1 to 1.
 
     All are equal if nothing changes the loss, as at a learning rate of zero.
     """
@@ -170,7 +170,7 @@ def by_item(choice: Selectable, change: Mapping[str, float]) -> np.ndarray:
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Returns Spearman's rank correlation, -1 to 1; None if one side is constant."""
+    """Spearman's rank correlation, -1 to 1; None if one side is constant."""
     if len(set(one)) < 2 or len(set(other)) < 2:
         return None
     return float(spearmanr(one, other).statistic)

@@ -106,7 +106,7 @@ class OptimizerState:
                 variable.assign(tf.broadcast_to(tf.cast(value, variable.dtype), variable.shape))
 
     def state(self) -> dict[str, int]:
-        """Returns the counts for a checkpoint, which has the optimizer's variables already."""
+        """The counts for a checkpoint, which has the optimizer's variables already."""
         return {name: int(count.numpy()) for name, count in self.counts.items()}
 
     def restore(self, state: Mapping[str, int]) -> None:
@@ -118,7 +118,7 @@ class OptimizerState:
 def _initial(
     optimizer: Optimizer, variable: keras.Variable, weight: keras.Variable
 ) -> float | keras.Variable:
-    """Returns an optimizer variable's initial value: 0, a constant, or a copy of its weight."""
+    """An optimizer variable's initial value: 0, a constant, or a copy of its weight."""
     if type(optimizer).__name__ == "ScheduleFreeAdamW" and variable.path.endswith("_momentum"):
         return weight
     if variable.path.endswith("_accumulator"):  # Adagrad's and Ftrl's

@@ -57,11 +57,11 @@ class PipelineCostModel:
         return selectable_of(replace(self.units, weights=weights))
 
     def first_trained(self, selected: Collection[int]) -> int:
-        """Returns the first stage that trains."""
+        """The first stage that trains."""
         return min(self._first_stage[number] for number in selected)
 
     def masked(self, selected: Collection[int]) -> PipelineCosts:
-        """Returns the stages' costs; stages that do not train keep I as if they did."""
+        """The stages' costs; stages that do not train keep I as if they did."""
         first, own = self.first_trained(selected), self._weight_seconds(selected)
         updated, all_updated = [0.0] * self.schedule.ranks, [0.0] * self.schedule.ranks
         exchanged, all_exchanged = [0] * self.schedule.stages, [0] * self.schedule.stages
@@ -94,7 +94,7 @@ class PipelineCostModel:
     def select(
         self, solver: Solver, importance: Sequence[float], budget: float, forced: Collection[int]
     ) -> frozenset[int]:
-        """Returns the best selection over all choices of the first stage that trains.
+        """The best selection over all choices of the first stage that trains.
 
         A schedule made for the selection is faster than what is left of the full one. Finding it
         takes long, so that is done for the best selection only, and the time that it saves is added
@@ -133,7 +133,7 @@ class PipelineCostModel:
         return max(found, key=lambda items: sum(importance[number] for number in items))
 
     def _of_rank(self, rank: int, first: int) -> _OfRank:
-        """Returns what rank ``rank`` can select if stages from ``first`` on train."""
+        """What rank ``rank`` can select if stages from ``first`` on train."""
         micro = self.schedule.microbatches
         busy = 0.0
         for number, cost in enumerate(self.costs.stages):
@@ -210,7 +210,7 @@ class PipelineCostModel:
         return [sum(num_bytes[name] for name in item.weights) for item in self.choice.items]
 
     def _factor(self, stage: int, first: int) -> float:
-        """Returns how many times as long a stage's W takes as its units when they were measured."""
+        """How many times as long a stage's W takes as its units when they were measured."""
         cost, full = self.costs.stages[stage], self._full_seconds[stage]
         seconds, own = cost.weight_gradient, full.weight_gradient
         if stage == first:  # it sends no gradient: what was I is W
@@ -233,7 +233,7 @@ class PipelineCostModel:
         ]
 
     def _weight_seconds(self, selected: Collection[int]) -> dict[int, float]:
-        """Returns seconds per micro-batch of each stage's W, summed over its measured units."""
+        """Seconds per micro-batch of each stage's W, summed over its measured units."""
         first = self.first_trained(selected)
         needed = frozenset[str]().union(*(self._closures[number] for number in selected))
         total: dict[int, float] = {}

@@ -123,12 +123,12 @@ class Measured:
             self.updates[names[weight.name]] = weight.update_seconds
 
     def as_text(self) -> str:
-        """Returns it as JSON; see :func:`merged`."""
+        """Writes it as JSON; see :func:`merged`."""
         return json.dumps({"units": self.units, "updates": self.updates})
 
 
 def merged(texts: Sequence[str]) -> Measured:
-    """Returns what several ranks have measured, from :meth:`Measured.as_text`.
+    """What several ranks have measured, from :meth:`Measured.as_text`.
 
     The update of a weight that several have measured takes the longest of these times.
     """
@@ -149,7 +149,7 @@ def stage_units(
     measured: Measured,
     model: keras.Model,
 ) -> StepCosts:
-    """Returns the units of a step of the whole model, divided among stages, and what they cost.
+    """The units of a step of the whole model, divided among stages, and what they cost.
 
     Args:
         whole: the whole model as one part.
@@ -188,7 +188,7 @@ def stage_units(
 
 
 def names_in(model: keras.Model, part: Part) -> dict[str, str]:
-    """Returns the name in a model of each variable of a part of it, by its name in the part."""
+    """The name in a model of each variable of a part of it, by its name in the part."""
     names = names_by_id(model)
     return {name: names.get(id(v), name) for name, v in named_variables(part.model).items()}
 
@@ -223,17 +223,17 @@ def _kind(unit: str) -> str:
 
 
 def unit_of_stage(unit: str, stage: int) -> str:
-    """Returns the name of a stage's part of a unit."""
+    """The name of a stage's part of a unit."""
     return f"{unit}@{stage}"
 
 
 def stage_of_unit(name: str) -> int:
-    """Returns the stage in a name of :func:`unit_of_stage`."""
+    """The stage in a name of :func:`unit_of_stage`."""
     return int(name.rpartition("@")[2])
 
 
 def _numbers(part: Part, traced: StepToMeasure) -> dict[tf.Operation, int]:
-    """Returns for each op of a unit the number of its call among those that the part is made of;
+    """Finds for each op of a unit the number of its call among those that the part is made of;
     ops of scales are left out."""
     found = {
         op: int(owner.partition(":")[2])

@@ -32,7 +32,7 @@ class StepMeter:
         self._last = now
 
     def median(self, digest: str) -> float | None:
-        """Returns the median seconds of a step with this selection; None if there was none."""
+        """The median seconds of a step with this selection; None if there was none."""
         if digest != self._digest or not self._seconds:
             return None
         return statistics.median(self._seconds)

@@ -46,7 +46,7 @@ WARM_UP_RUNS = 2
 
 
 def selectable_of(costs: StepCosts) -> Selectable:
-    """Returns what can be selected in a step with these costs."""
+    """What can be selected in a step with these costs."""
     update = {weight.name: weight.update_seconds for weight in costs.weights}
     until = needed_until(costs.backward)
     items, path = [], set[str]()
@@ -73,7 +73,7 @@ def selectable_of(costs: StepCosts) -> Selectable:
 
 
 def reduced(costs: StepCosts, selected: Collection[str]) -> StepCosts:
-    """Returns the costs of training only these weights, with the units of the full step.
+    """The costs of training only these weights, with the units of the full step.
 
     A unit is left out if nothing selected needs it.
     """
@@ -106,7 +106,7 @@ def reduced(costs: StepCosts, selected: Collection[str]) -> StepCosts:
 def masked(
     costs: StepCosts, traced: StepToMeasure, selected: Collection[str]
 ) -> tuple[StepCosts, str]:
-    """Returns the costs of training only these weights, with the units of their own traced step.
+    """The costs of training only these weights, with the units of their own traced step.
 
     These differ from the full step's: dX units that differ only in unselected weights are one, and
     what only a single selected weight needs belongs to its dW.
@@ -204,7 +204,7 @@ def calibrated(
 
 
 def three_selections(choice: Selectable) -> dict[str, frozenset[int]]:
-    """Returns three selections to check predictions: all, the half next to the output, the head."""
+    """Three selections to check predictions: all, the half next to the output, the head."""
     numbers = range(len(choice.items))
     head = frozenset(choice.head)
     half = frozenset(numbers[: (len(numbers) + 1) // 2]) | head
@@ -214,7 +214,7 @@ def three_selections(choice: Selectable) -> dict[str, frozenset[int]]:
 def fitted_waiting(
     computing: Sequence[float], simulated: Sequence[float], measured: Sequence[float]
 ) -> float:
-    """Returns the factor, at least 0, from simulated to measured seconds of waiting.
+    """The factor, at least 0, from simulated to measured seconds of waiting.
 
     It is fitted by least squares of the relative errors.
 
@@ -248,7 +248,7 @@ def timed(
     rounds: int = CALIBRATION_ROUNDS,
     most_seconds: float = MOST_SECONDS,
 ) -> list[float]:
-    """Returns for each run the median of its faster half, measured in turns.
+    """Finds for each run the median of its faster half, measured in turns.
 
     Args:
         runs: return their seconds.
@@ -287,7 +287,7 @@ def _scaled(costs: StepCosts, fixed: float, selectable: float) -> StepCosts:
 
 
 def needed_until(units: Sequence[UnitCost]) -> dict[str, frozenset[str]]:
-    """Returns, for each unit, itself and all that must run before it; units in baseline order."""
+    """Finds, for each unit, itself and all that must run before it; units in baseline order."""
     until: dict[str, frozenset[str]] = {}
     for unit in units:
         until[unit.name] = frozenset({unit.name}).union(*(until[name] for name in unit.needs))
@@ -295,7 +295,7 @@ def needed_until(units: Sequence[UnitCost]) -> dict[str, frozenset[str]]:
 
 
 def _name(weights: Sequence[str]) -> str:
-    """Returns ``dense`` for the weights of one layer, ``dense/kernel`` for a single weight."""
+    """``dense`` for the weights of one layer, ``dense/kernel`` for a single weight."""
     if len(weights) == 1:
         return weights[0]
     layers = dict.fromkeys(name.rpartition("/")[0] or name for name in weights)

@@ -158,7 +158,7 @@ def _plan(processes: int, config: Path | None, overrides: Sequence[str], file: P
 
 
 def _factor(costs: PipelineCosts) -> float:
-    """Returns by how much seconds must be stretched to be long enough here; at least 1."""
+    """The factor by which seconds must be stretched to be long enough here; at least 1."""
     seconds = [
         stage.forward + stage.input_gradient + stage.weight_gradient for stage in costs.stages
     ]
@@ -202,7 +202,7 @@ def _check(parallel: ParallelConfig, processes: int) -> None:
 
 
 def _agree(world: MPI.Intracomm, plan: Emulated | None) -> Emulated:
-    """Returns rank 0's plan on all ranks; sent as YAML, which cannot contain code that runs."""
+    """Rank 0's plan on all ranks; sent as YAML, which cannot contain code that runs."""
     from ooodist.engines.mpi_messages import wait  # imports MPI
 
     packed = b"" if plan is None else yaml_dataclass.dump(plan).encode()

@@ -43,7 +43,7 @@ AWAKE_SECONDS = 200e-6  # busy wait before a deadline; a sleep may end late by t
 
 
 def wait_until(deadline: float) -> None:
-    """Returns at this time of ``time.perf_counter()``, or some microseconds later."""
+    """Waits until this time of ``time.perf_counter()``, or some microseconds later."""
     while (left := deadline - time.perf_counter()) > 0:
         if left > AWAKE_SECONDS:
             time.sleep(left - AWAKE_SECONDS)
@@ -103,7 +103,7 @@ class EmulatedBoundary:
 
 
 def stretched(costs: PipelineCosts, factor: float) -> PipelineCosts:
-    """Returns the costs of devices and links that take ``factor`` times as long."""
+    """The costs of devices and links that take ``factor`` times as long."""
     return replace(
         costs,
         stages=tuple(
@@ -216,7 +216,7 @@ def _emulated(
 
 
 def _meet(world: MPI.Intracomm) -> None:
-    """Returns once all ranks are ready."""
+    """Waits until all ranks are ready."""
     from ooodist.engines.mpi_messages import wait  # imports MPI, which starts it
 
     wait(world.Ibarrier())
@@ -240,7 +240,7 @@ def _timed_step(
 
 
 def _times(ran: Sequence[MeasuredRun], seconds: float) -> np.ndarray:
-    """Returns the times of one step in the form that :func:`summarize` takes."""
+    """The times of one step in the form that :func:`summarize` takes."""
     return np.array([*((each.start, each.end, each.waited) for each in ran), (seconds, 0, 0)])
 
 

@@ -36,7 +36,7 @@ Buffer: TypeAlias = tuple[tf.Operation, int]
 
 
 def buffer_of(tensor: tf.Tensor) -> Buffer:
-    """Returns the op and the output index that own the memory of a tensor."""
+    """The op and the output index that own the memory of a tensor."""
     op, index = tensor.op, tensor.value_index
     while op.type in PASSING:
         source = op.inputs[index]  # the place matters for IdentityN; the others have one output
@@ -45,7 +45,7 @@ def buffer_of(tensor: tf.Tensor) -> Buffer:
 
 
 def workspace_bytes(ops: Sequence[tf.Operation], others: Collection[tf.Tensor]) -> int:
-    """Returns the peak bytes of the tensors that these ops produce for each other.
+    """The peak bytes of the tensors that these ops produce for each other.
 
     Args:
         ops: the ops in the order in which they run.

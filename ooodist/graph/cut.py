@@ -254,7 +254,7 @@ class _Cutting:
     def _parts(
         self, feeds: Sequence[tf.Tensor], buckets: Sequence[Sequence[int]]
     ) -> tuple[Callable[..., list[tf.Tensor]], ...]:
-        """Returns W in parts; see :class:`CutStage`."""
+        """W in parts; see :class:`CutStage`."""
         fetched = [
             [t for number in bucket for t in _tensors_of(self._traced.gradients[number])]
             for bucket in buckets
@@ -275,7 +275,7 @@ class _Cutting:
         return tuple(functions)
 
     def _downstream(self, begin: Iterable[tf.Operation]) -> set[tf.Operation]:
-        """Returns these ops and all that depend on them."""
+        """These ops and all that depend on them."""
         found = set(begin)
         for op in self._ops:
             if any(producer in found for producer in graphs.producers(op)):
@@ -283,7 +283,7 @@ class _Cutting:
         return found
 
     def _find_varying(self) -> set[tf.Operation]:
-        """Returns the forward ops whose results differ between micro-batches."""
+        """The forward ops whose results differ between micro-batches."""
         forward = [op for op in self._ops if op not in self._backward]
         changed = {op.inputs[0].name for op in forward if graphs.has_side_effects(op) and op.inputs}
         inputs = {tensor.op for tensor in self._traced.inputs}
@@ -296,7 +296,7 @@ class _Cutting:
         return varying
 
     def _boundary(self, part: set[tf.Operation], fetched: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns what a part reads from others: varying tensors, and other backward tensors."""
+        """What a part reads from others: varying tensors, and other backward tensors."""
         again = {op.inputs[1].op for op in part if op.type in POOLING_GRADIENTS}
 
         def is_elsewhere(op: tf.Operation) -> bool:
@@ -307,7 +307,7 @@ class _Cutting:
         return _first_before(fetched, is_elsewhere)
 
     def _sources(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the tensors that must be saved to recompute these forward tensors."""
+        """The tensors that must be saved to recompute these forward tensors."""
         inputs = {tensor.op for tensor in self._traced.inputs}
 
         def cannot_run_again(op: tf.Operation) -> bool:
@@ -357,14 +357,14 @@ def _tensors_of(gradient: Gradient) -> list[tf.Tensor]:
 
 
 def _remade(gradient: Gradient, tensors: Iterator[tf.Tensor]) -> Gradient:
-    """Returns the gradient made of the next of these tensors, as :func:`_tensors_of` lists them."""
+    """The gradient made of the next of these tensors, as :func:`_tensors_of` lists them."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(next(tensors), next(tensors))
     return None if gradient is None else next(tensors)
 
 
 def _bytes_besides(saved: Iterable[tf.Tensor], tensors: Iterable[tf.Tensor]) -> int:
-    """Returns the bytes of the tensors that share no memory with the saved ones."""
+    """The bytes of the tensors that share no memory with the saved ones."""
     buffers = {buffer_of(tensor) for tensor in saved}
     return _num_bytes(tensor for tensor in tensors if buffer_of(tensor) not in buffers)
 

@@ -11,7 +11,7 @@ HEX_DIGITS = 16
 
 
 def model_digest(backward: Sequence[Unit]) -> str:
-    """Returns 16 hexadecimal digits that identify the backward units and their gradients.
+    """16 hexadecimal digits that identify the backward units and their gradients.
 
     They are the same for every step of a launch, on every rank and in every process. Two models
     with the same layers and sizes have the same digest, whatever their weights and the batch.

@@ -63,7 +63,7 @@ def find_forward_units(
 
 
 def _groups(graph: graphs.Subgraph, bit_of: dict[tf.Operation, int]) -> dict[tf.Operation, int]:
-    """Returns R(op) as a bit mask, for each op that depends on a weight."""
+    """R(op) as a bit mask, for each op that depends on a weight."""
     depends: dict[tf.Operation, int] = {}
     has_data: dict[tf.Operation, bool] = {}  # depends on more than weights and constants
     for op in graph.ops:

@@ -15,7 +15,7 @@ Group = TypeVar("Group", bound=Hashable)
 
 
 def ancestors(ops: Iterable[tf.Operation]) -> list[tf.Operation]:
-    """Returns ``ops`` and all that must run before them, in an order in which they can run.
+    """These ops and all that must run before them, in an order in which they can run.
 
     Control inputs count like data: some gradient functions recompute forward values under a
     control edge from the incoming gradient.
@@ -36,7 +36,7 @@ def ancestors(ops: Iterable[tf.Operation]) -> list[tf.Operation]:
 
 
 def producers(op: tf.Operation) -> list[tf.Operation]:
-    """Returns the ops that ``op`` waits for: those of its data inputs and its control inputs."""
+    """The ops that ``op`` waits for: those of its data inputs and its control inputs."""
     return [tensor.op for tensor in op.inputs] + list(op.control_inputs)
 
 
@@ -73,7 +73,7 @@ def _by_creation(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
 
 
 def has_side_effects(op: tf.Operation) -> bool:
-    """Returns whether an op changes state, or gives a different result each time it runs."""
+    """Whether an op changes state, or gives a different result each time it runs."""
     # A read of a variable is "stateful" too, but reads commute.
     reads_only = op.type in ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "Placeholder")
     return bool(op.op_def.is_stateful) and not reads_only
@@ -82,7 +82,7 @@ def has_side_effects(op: tf.Operation) -> bool:
 def sort_topologically(
     predecessors: Mapping[Group, Iterable[Group]], successors: Mapping[Group, Iterable[Group]]
 ) -> list[Group]:
-    """Returns the nodes in an order in which each comes after its predecessors.
+    """The nodes in an order in which each comes after its predecessors.
 
     Among nodes that could come next, the one that is listed first in ``predecessors`` does.
 
@@ -108,7 +108,7 @@ def sort_topologically(
 
 
 def sort_groups(subgraph: Subgraph, group_of: Mapping[tf.Operation, Group]) -> list[Group]:
-    """Returns the groups of a partition in an order in which they can run; ties by first op.
+    """The groups of a partition in an order in which they can run; ties by first op.
 
     Args:
         subgraph: the graph.
@@ -133,7 +133,7 @@ def sort_groups(subgraph: Subgraph, group_of: Mapping[tf.Operation, Group]) -> l
 
 
 def ops_of(gradient: tf.Tensor | tf.IndexedSlices | None) -> list[tf.Operation]:
-    """Returns the ops that produce a gradient (several for IndexedSlices, none for None)."""
+    """The ops that produce a gradient (several for IndexedSlices, none for None)."""
     if gradient is None:
         return []
     if isinstance(gradient, tf.IndexedSlices):
@@ -143,7 +143,7 @@ def ops_of(gradient: tf.Tensor | tf.IndexedSlices | None) -> list[tf.Operation]:
 
 
 def num_bytes(tensor: tf.Tensor | tf.TensorSpec | tf.Variable | tf.IndexedSlices | None) -> int:
-    """Returns a tensor's bytes: all rows for IndexedSlices, 0 where the shape is unknown."""
+    """A tensor's bytes: all rows for IndexedSlices, 0 where the shape is unknown."""
     if tensor is None:
         return 0
     return int((tensor.shape.num_elements() or 0) * tensor.dtype.size)

@@ -25,17 +25,17 @@ from ooodist.graph.units import Unit
 
 
 def carries_edges(unit: Unit) -> bool:
-    """Returns whether a unit has an op that can carry control edges; light ops cannot."""
+    """Whether a unit has an op that can carry control edges; light ops cannot."""
     return any(op.type not in LIGHT_OPS for op in unit.ops)
 
 
 def baseline_order(units: Sequence[Unit]) -> list[str]:
-    """Returns the baseline: from the loss down, each dX followed by the dW of its layer."""
+    """The baseline: from the loss down, each dX followed by the dW of its layer."""
     return [unit.name for unit in units]
 
 
 def movable_layers(units: Sequence[Unit]) -> list[list[str]]:
-    """Returns the dW units that first_k can defer, by layer, from the input up.
+    """The dW units that first_k can defer, by layer, from the input up.
 
     A layer is the dW units that wait for the same dX unit, such as a kernel and its bias. One of
     light ops only is not worth moving. An early part of a weight that has several uses completes
@@ -113,7 +113,7 @@ def impose_order(units: Sequence[Unit], order: Sequence[str], at_a_time: int = 1
 
 
 def _ends(unit: Unit) -> tuple[list[tf.Operation], list[tf.Operation]]:
-    """Returns the heavy ops that start a unit (wait for no other of it), and those that end it."""
+    """The heavy ops that start a unit (wait for no other of it), and those that end it."""
     inside = set(unit.ops)
     heavy = {op for op in unit.ops if op.type not in LIGHT_OPS}
     waits: set[tf.Operation] = set()  # ops that wait for a heavy op of this unit

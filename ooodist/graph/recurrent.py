@@ -84,7 +84,7 @@ def put_recurrent_gradients_after_loop(model: keras.Model) -> keras.Model:
 
 
 def _why_not(layer: keras.layers.RNN) -> str | None:
-    """Returns why a recurrent layer stays as it is; None if it need not."""
+    """Why a recurrent layer stays as it is; None if it need not."""
     if type(layer) not in _FORMULAS:
         return f"is a {type(layer).__name__}, which is not one of Keras's own"
     if layer.unroll:
@@ -267,6 +267,6 @@ def _product_with_inputs(operands: States, slope: tf.Tensor) -> States:
 
 
 def _product(operand: tf.Tensor, slope: tf.Tensor) -> tf.Tensor:
-    """Returns dW (units, gates) from operand (time, batch, units), slope (time, batch, gates)."""
+    """dW (units, gates) from operand (time, batch, units), slope (time, batch, gates)."""
     flat = [tf.reshape(each, [-1, each.shape[-1]]) for each in (operand, slope)]
     return tf.matmul(*flat, transpose_a=True)

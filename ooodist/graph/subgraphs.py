@@ -44,7 +44,7 @@ class Subgraphs:
     def function(
         self, part: Part, then: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]] | None = None
     ) -> Callable[..., list[tf.Tensor]]:
-        """Returns a function from feeds to fetches, or to what ``then`` makes of the fetches."""
+        """A function from feeds to fetches, or to what ``then`` makes of the fetches."""
         feeds, fetches, _ = part
         fed = {tensor.name for tensor in feeds}
         names = self._needed_names(part)
@@ -77,12 +77,12 @@ class Subgraphs:
         return lambda *values: call_flat(concrete, values)
 
     def workspace_bytes(self, part: Part, saved: Sequence[tf.Tensor]) -> int:
-        """Returns the bytes that a part needs besides its feeds and its saved tensors."""
+        """The bytes that a part needs besides its feeds and its saved tensors."""
         names = self._needed_names(part)
         return workspace_bytes([op for op in self.ops if op.name in names], saved)
 
     def _needed_names(self, part: Part) -> set[str]:
-        """Returns the names of the ops to run, given the feeds; captures are fed as well."""
+        """The names of the ops to run, given the feeds; captures are fed as well."""
         given = {tensor.name for tensor in part.feeds} | set(self._captures)
         names: set[str] = set()
         left = [tensor.op for tensor in part.fetches if tensor.name not in given]
@@ -96,7 +96,7 @@ class Subgraphs:
 
 
 def _within(node: Any, names: set[str]) -> Any:
-    """Returns a copy of the node without control inputs from ops outside of ``names``."""
+    """A copy of the node without control inputs from ops outside of ``names``."""
     copy = type(node)()
     copy.CopyFrom(node)
     del copy.input[:]
@@ -106,5 +106,5 @@ def _within(node: Any, names: set[str]) -> Any:
 
 
 def _as_tensor_name(text: str) -> str:
-    """Returns the tensor name of a node's input: ``op:0`` for ``op``."""
+    """The tensor name of a node's input: ``op:0`` for ``op``."""
     return text if ":" in text else f"{text}:0"

@@ -151,7 +151,7 @@ class _Group(NamedTuple):
 def _needed_by(
     graph: graphs.Subgraph, gradient_ops: Sequence[Sequence[tf.Operation]]
 ) -> dict[tf.Operation, int]:
-    """Returns S(op) as a bit mask: bit i is set if the i-th gradient needs op."""
+    """S(op) as a bit mask: bit i is set if the i-th gradient needs op."""
     needed_by = dict.fromkeys(graph.ops, 0)
     for index, ops in enumerate(gradient_ops):
         for op in ops:
@@ -239,7 +239,7 @@ def _labels(
 
 
 def _label(variables: Sequence[str]) -> str:
-    """Returns ``dense/kernel`` for one weight, ``dense`` for the weights of one layer."""
+    """``dense/kernel`` for one weight, ``dense`` for the weights of one layer."""
     if len(variables) == 1:
         return variables[0]
     layers = dict.fromkeys(variable.rpartition("/")[0] or variable for variable in variables)

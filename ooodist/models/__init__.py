@@ -90,7 +90,7 @@ _BUILDERS = {entry.config: entry.build for entry in _ALL} | {FunctionConfig: bui
 
 
 def config_class(name: str) -> type[ModelConfig]:
-    """Returns the settings dataclass for ``model: {name: ...}``.
+    """The settings dataclass for ``model: {name: ...}``.
 
     A name with a colon is a user's function: FunctionConfig, whose field ``function`` is that
     name. Raises UserError if there is no model of this name.

@@ -68,7 +68,7 @@ class ModelConfig:
 
 
 def finish(inputs: Any, outputs: keras.KerasTensor, name: str) -> keras.Model:
-    """Returns the model from ``inputs`` to ``outputs``, with logits cast to float32."""
+    """The model from ``inputs`` to ``outputs``, with logits cast to float32."""
     return keras.Model(inputs, float32_logits(outputs), name=name)
 
 

@@ -33,7 +33,7 @@ class FunctionConfig(ModelConfig):
 
 
 def build_from_function(config: FunctionConfig, data: DataDescription) -> keras.Model:
-    """Returns the function's model, built for the data's shapes if it was not built yet.
+    """The function's model, built for the data's shapes if it was not built yet.
 
     Raises UserError if there is no such function, it does not take the arguments, or it
     returns anything but a Keras model. Errors inside the function are passed on as they are.

@@ -10,7 +10,7 @@ from ooodist.models.base import PRETRAINING, DataDescription
 
 
 def feature_input(model: str, data: DataDescription) -> keras.KerasTensor:
-    """Returns the input for floating-point samples of any known shape: (batch, ...)."""
+    """The input for floating-point samples of any known shape: (batch, ...)."""
     spec = _single_spec(model, data)
     if not spec.dtype.is_floating:
         raise UserError(
@@ -22,7 +22,7 @@ def feature_input(model: str, data: DataDescription) -> keras.KerasTensor:
 
 
 def image_input(model: str, data: DataDescription, min_size: int = 1) -> keras.KerasTensor:
-    """Returns the input for images: (batch, height, width, channels).
+    """The input for images: (batch, height, width, channels).
 
     Raises UserError if the images have fewer than ``min_size`` pixels per side.
     """
@@ -43,7 +43,7 @@ def image_input(model: str, data: DataDescription, min_size: int = 1) -> keras.K
 
 
 def token_input(model: str, data: DataDescription) -> keras.KerasTensor:
-    """Returns the input for sequences of integer tokens: (batch, sequence length)."""
+    """The input for sequences of integer tokens: (batch, sequence length)."""
     spec = _single_spec(model, data)
     if not spec.dtype.is_integer or len(spec.shape) != 1:
         raise UserError(
@@ -55,7 +55,7 @@ def token_input(model: str, data: DataDescription) -> keras.KerasTensor:
 
 
 def num_outputs(model: str, data: DataDescription, tasks: tuple[str, ...]) -> int:
-    """Returns the last layer's width; raises UserError if the model is not for the data's task."""
+    """The last layer's width. Raises UserError if the model is not for the data's task."""
     if data.task not in tasks:
         raise UserError(
             f"model {model} is made for {' or '.join(tasks)}, but the data's task is {data.task}; "
@@ -72,7 +72,7 @@ def num_outputs(model: str, data: DataDescription, tasks: tuple[str, ...]) -> in
 
 
 def vocabulary_size(model: str, data: DataDescription, configured: int | None) -> int:
-    """Returns the number of token embeddings: ``model.vocabulary_size``, or the data's classes."""
+    """The number of token embeddings: ``model.vocabulary_size``, or the data's classes."""
     if data.task not in ("language", PRETRAINING):
         if configured is None:
             raise UserError(

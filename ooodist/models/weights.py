@@ -69,7 +69,7 @@ def _load(model: keras.Model, file: Path) -> bool:
 
 
 def _saved_layers(file: Path) -> dict[str, _SavedLayer]:
-    """Returns the layers in a weights file by their place in it, such as ``layers/dense_1``."""
+    """The layers in a weights file by their place in it, such as ``layers/dense_1``."""
     layers: dict[str, _SavedLayer] = {}
 
     def visit(path: str, node: h5py.Group | h5py.Dataset) -> None:
@@ -85,7 +85,7 @@ def _saved_layers(file: Path) -> dict[str, _SavedLayer]:
 
 
 def _variable_order(key: str) -> tuple[int, str]:
-    """Returns a sort key: Keras numbers a layer's variables (10 after 9); users may use words."""
+    """A sort key: Keras numbers a layer's variables (10 after 9); users may use words."""
     return (int(key), key) if key.isdecimal() else (-1, key)
 
 

@@ -58,14 +58,14 @@ class BatchSplitter:
             )
 
     def specs(self) -> tuple[list[tf.TensorSpec], list[tf.TensorSpec]]:
-        """Returns the specs of a micro-batch's inputs and targets."""
+        """The specs of a micro-batch's inputs and targets."""
         samples = self.size // self.microbatches
         specs = [tf.TensorSpec((samples, *t.shape[1:]), t.dtype) for t in self._tensors]
         number = len(self.model.inputs)
         return specs[:number], specs[number:]
 
     def first(self) -> Any:
-        """Returns the first micro-batch of the first batch, its inputs in the model's structure."""
+        """The first micro-batch of the first batch, its inputs in the model's structure."""
         samples = self.size // self.microbatches
         number = len(self.model.inputs)
         inputs = [tensor[:samples] for tensor in self._tensors[:number]]
@@ -111,7 +111,7 @@ class BatchSplitter:
         return [*inputs, *map(tf.convert_to_tensor, tf.nest.flatten(self.structure))]
 
     def inputs_of(self, x: Any) -> Tensors:
-        """Returns the inputs of the model, flattened and with their dtypes; a batch of any size.
+        """The inputs of the model, flattened and with their dtypes; a batch of any size.
 
         Raises:
             UserError: they are not what the model takes.
@@ -140,7 +140,7 @@ class BatchSplitter:
 
 
 def whole_microbatches(batch: Any, microbatches: int) -> Any:
-    """Returns as many of a batch's samples as can be split into micro-batches, from the first on.
+    """Takes as many of a batch's samples as can be split into micro-batches, from the first on.
 
     All of them if they are fewer than micro-batches.
     """
@@ -163,7 +163,7 @@ def check_dense(value: Any, what: str) -> None:
 
 
 def input_structure(model: keras.Model) -> Any:
-    """Returns a model's inputs in its own structure: a single one, or a list or dictionary."""
+    """A model's inputs in its own structure: a single one, or a list or dictionary."""
     return model.inputs[0] if isinstance(model, keras.Sequential) else model.input
 
 

@@ -44,7 +44,7 @@ class Cutter:
     )
 
     def works(self, selected: Collection[str] | None = None) -> dict[int, StageWork]:
-        """Returns the works of this rank's stages, by number.
+        """The works of this rank's stages, by number.
 
         Args:
             selected: names of the weights that are trained; None for all.
@@ -89,7 +89,7 @@ class Cutter:
 
 
 def first_trained(stages: Sequence[Stage], selected: Collection[str] | None) -> int:
-    """Returns the first stage with a trained weight; stages before it only run forward.
+    """The first stage with a trained weight; stages before it only run forward.
 
     Without a selection it is stage 0, whether that has weights or not.
     """

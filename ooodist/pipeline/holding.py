@@ -44,7 +44,7 @@ from ooodist.step.replicas import agree_on_names, broadcast_variables, is_random
 
 
 def build_model(function: Callable[[], Any]) -> keras.Model:
-    """Returns the compiled model that a function builds, whose weights have no values.
+    """The compiled model that a function builds, whose weights have no values.
 
     Raises:
         UserError: the function returns something else, or needs values.
@@ -248,7 +248,7 @@ class Holding:
         self.weights = [(v, (0,)) for v in weights if not is_random_state(v)]
 
     def ranks_that_update(self, weight: Any, holders: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns those of the ranks that have a weight which update it; see ownership.py."""
+        """Those of the ranks that have a weight which update it; see ownership.py."""
         name = self._names[id(weight)]
         return those_that_update(name, holders, self._ranks.positions, self._updated_by)
 

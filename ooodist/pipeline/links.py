@@ -63,7 +63,7 @@ def gather_costs(
     boundaries: Sequence[Boundary],
     summed: Mapping[int, Sequence[Bucket]],
 ) -> tuple[StageCost, ...]:
-    """Returns the costs of all stages, with links and exchanges; all ranks call it.
+    """The costs of all stages, with links and exchanges; all ranks call it.
 
     Seconds are means over the replicas, and bytes those of the replica that keeps most. A sharded
     optimizer's exchanges are measured as sums for all replicas: its reductions move half of that,
@@ -129,7 +129,7 @@ def _message_seconds(
 def _exchange_seconds(
     transport: Transport, ranks: Ranks, summed: Mapping[int, Sequence[Bucket]]
 ) -> dict[int, tuple[float, float]]:
-    """Returns the seconds of each exchange of this rank, and those that it takes from computing;
+    """The seconds of each exchange of this rank, and those that it takes from computing;
     all positions measure at the same time, as they exchange at nearly the same time in a step."""
     if ranks.replicas == 1:
         return dict.fromkeys(summed, (0.0, 0.0))

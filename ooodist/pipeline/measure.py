@@ -53,7 +53,7 @@ def measure_stages(
     steps: Callable[[Callable[[], None]], list[MeasuredRun]],
     unfilled: Collection[int] = (),
 ) -> dict[int, StageCost]:
-    """Returns the costs of this rank's stages, by number, without the links.
+    """The costs of this rank's stages, by number, without the links.
 
     They are measured in steps of the whole pipeline, in which an action meets the caches, messages
     and neighbors that it will meet. Stages compute on zeros: that takes no less time. All state is
@@ -97,7 +97,7 @@ def costs_of(
     seconds: Mapping[tuple[int, str], float],
     update_seconds: float,
 ) -> dict[int, StageCost]:
-    """Returns the costs of this rank's stages, by number, without the links.
+    """The costs of this rank's stages, by number, without the links.
 
     What the rank keeps all the time is that of its last stage; a weight that several of its stages
     share counts once.
@@ -203,7 +203,7 @@ class StepTimings:
 
 
 def seconds_by_kind(ran: Sequence[MeasuredRun]) -> dict[tuple[int, str], float]:
-    """Returns median seconds of each stage's F, I and W, with the transfers that belong to them."""
+    """Median seconds of each stage's F, I and W, with the transfers that belong to them."""
     found: dict[tuple[int, str], list[float]] = {}
     for each in ran:
         seconds = each.end - each.start - each.waited
@@ -226,7 +226,7 @@ def _update(update: Update, gradients: Gradients) -> None:
 def _around(
     boundaries: Sequence[TensorBoundary], stage: int
 ) -> tuple[TensorBoundary | None, TensorBoundary | None]:
-    """Returns the boundaries before and after a stage."""
+    """The boundaries before and after a stage."""
     before = boundaries[stage - 1] if stage else None
     return before, boundaries[stage] if stage < len(boundaries) else None
 

@@ -44,7 +44,7 @@ def holders_of_variables(
     replicas: int = 1,
     updated_by: Mapping[str, int] | None = None,
 ) -> tuple[Holders, Holders]:
-    """Returns the variables of the model and of its optimizer, with the ranks that have them.
+    """The variables of the model and of its optimizer, with the ranks that have them.
 
     All have what an optimizer keeps for all weights together, and a variable of the model that no
     stage uses.
@@ -100,7 +100,7 @@ def holders_of_variables(
 def those_that_update(
     name: str, ranks: tuple[int, ...], length: int, updated_by: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """Returns those ranks that update a weight, and so have the optimizer state for it.
+    """Those ranks that update a weight, and so have the optimizer state for it.
 
     Args:
         name: of the weight.

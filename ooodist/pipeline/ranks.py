@@ -46,12 +46,12 @@ class Ranks:
         return int(self.pipeline.size)
 
     def at_same_position(self, ranks: Sequence[int]) -> list[int]:
-        """Returns those of some ranks that have the same position as the first of them."""
+        """Those of some ranks that have the same position as the first of them."""
         first = ranks[0] % self.positions
         return [rank for rank in ranks if rank % self.positions == first]
 
     def those_at(self, positions: Iterable[int]) -> MPI.Comm:
-        """Returns a communicator of the ranks at these positions of all pipelines; null on others.
+        """A communicator of the ranks at these positions of all pipelines; null on others.
 
         All ranks call it with the same positions.
         """

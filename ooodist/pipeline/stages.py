@@ -80,13 +80,13 @@ class Stage:
     names: Mapping[int, str] = field(default_factory=dict, repr=False)
 
     def name_of(self, variable: keras.Variable) -> str:
-        """Returns what identifies a variable of the whole model, on all ranks."""
+        """What identifies a variable of the whole model, on all ranks."""
         return self.names[id(variable)]
 
     def run(
         self, inputs: Sequence[tf.Tensor], *, training: bool, samples: int | None = None
     ) -> list[tf.Tensor]:
-        """Returns the tensors that the stage sends, followed by their masks.
+        """The tensors that the stage sends, followed by their masks.
 
         Args:
             inputs: in the order of ``reads`` and then ``received``, followed by the masks of these.
@@ -109,7 +109,7 @@ class Stage:
 
 
 def _sized(tensor: tf.Tensor, shape: Sequence[int | None], samples: int | None) -> tf.Tensor:
-    """Returns a tensor with its mask, both with the shape that Keras knows for so many samples.
+    """A tensor with its mask, both with the shape that Keras knows for so many samples.
 
     Checked where the graph runs: a first axis need not be that of the samples.
     """
@@ -126,7 +126,7 @@ def _sized(tensor: tf.Tensor, shape: Sequence[int | None], samples: int | None) 
 
 
 def with_masks(tensors: Sequence[tf.Tensor], number: int, places: Sequence[int]) -> list[tf.Tensor]:
-    """Returns the first ``number`` tensors; the others become masks of those at ``places``."""
+    """The first ``number`` tensors; the others become masks of those at ``places``."""
     values = list(tensors[:number])
     for at, mask in zip(places, tensors[number:], strict=True):
         set_mask(values[at], mask)
@@ -134,7 +134,7 @@ def with_masks(tensors: Sequence[tf.Tensor], number: int, places: Sequence[int])
 
 
 def calls_of(model: keras.Model) -> list[Call]:
-    """Returns the calls of a functional or sequential model, in execution order.
+    """The calls of a functional or sequential model, in execution order.
 
     Raises:
         UserError: the model is neither, so that it is unknown where it could be split.
@@ -143,7 +143,7 @@ def calls_of(model: keras.Model) -> list[Call]:
 
 
 def calls_of_nodes(nodes: Sequence[Any]) -> list[Call]:
-    """Returns the calls of the nodes that :func:`nodes_of` has found."""
+    """The calls of the nodes that :func:`nodes_of` has found."""
     calls: list[Call] = []
     times: dict[int, int] = {}
     for node in nodes:
@@ -156,7 +156,7 @@ def calls_of_nodes(nodes: Sequence[Any]) -> list[Call]:
 
 
 def parts_of_split(calls: Sequence[Call], names: Sequence[str]) -> tuple[range, ...]:
-    """Returns the calls of each stage, given the names of the layers at which stages 1, 2, … begin.
+    """The calls of each stage, given the names of the layers at which stages 1, 2, … begin.
 
     Raises:
         UserError: there is no such layer, or they are not in the model's order.
@@ -216,7 +216,7 @@ def split(model: keras.Model, parts: Sequence[range]) -> list[Stage]:
 
 
 def for_evaluation(model: keras.Model, stages: Sequence[Stage]) -> list[Stage]:
-    """Returns the stages of a model with the masks that they exchange without training."""
+    """The stages of a model with the masks that they exchange without training."""
     if not any(stage.sent_masks for stage in stages):
         return list(stages)
     bare = [replace(stage, received_masks=(), sent_masks=()) for stage in stages]
@@ -224,7 +224,7 @@ def for_evaluation(model: keras.Model, stages: Sequence[Stage]) -> list[Stage]:
 
 
 def _with_masks(model: keras.Model, stages: Sequence[Stage], *, training: bool) -> list[Stage]:
-    """Returns the stages with ``received_masks`` and ``sent_masks`` set, found by tracing them.
+    """The stages with ``received_masks`` and ``sent_masks`` set, found by tracing them.
 
     Symbolic tensors do not tell: some layers remove the mask from their input (MultiHeadAttention
     in Keras 3.15), so that it depends on which layer has seen a tensor before.
@@ -277,7 +277,7 @@ def sent_specs(
     *,
     training: bool = True,
 ) -> list[tuple[tf.TensorSpec, ...]]:
-    """Returns shapes and dtypes of what each stage sends: its tensors, then their masks.
+    """Shapes and dtypes of what each stage sends: its tensors, then their masks.
 
     Args:
         model: the model that was split.
@@ -318,7 +318,7 @@ def _check_sent(stage: Stage, symbol: Symbol, tensor: tf.Tensor) -> None:
 
 
 def crossing_bytes(model: keras.Model, calls: Sequence[Call], samples: int) -> list[int]:
-    """Returns, for each call, the bytes that are sent if a stage ends with it; 0 for the last.
+    """Finds, for each call, the bytes that are sent if a stage ends with it; 0 for the last.
 
     Args:
         model: functional or sequential.
@@ -331,7 +331,7 @@ def crossing_bytes(model: keras.Model, calls: Sequence[Call], samples: int) -> l
 
 
 def _symbol_bytes(symbol: Symbol, samples: int) -> int:
-    """Returns the bytes of a tensor and its mask."""
+    """The bytes of a tensor and its mask."""
     mask, count = mask_of(symbol), 1
     for size in symbol.shape[1:]:
         count *= size or 1  # an unknown size is refused when the model is split there
@@ -342,7 +342,7 @@ def _symbol_bytes(symbol: Symbol, samples: int) -> int:
 def _crossing(
     model: keras.Model, calls: Sequence[Call], parts: Sequence[range]
 ) -> list[list[Symbol]]:
-    """Returns what is sent from each stage to the next, in the order in which it is made."""
+    """What is sent from each stage to the next, in the order in which it is made."""
     stage_of = [number for number, part in enumerate(parts) for _ in part]
     needed_until = {id(symbol): len(parts) - 1 for symbol in model.outputs}
     for stage, call in zip(stage_of, calls, strict=True):
@@ -361,7 +361,7 @@ def _once(symbols: Iterable[Symbol]) -> tuple[Symbol, ...]:
 
 
 def nodes_of(model: Any) -> list[Any]:
-    """Returns Keras's own list of the calls of a model or keras.Function, in execution order.
+    """Keras's own list of the calls of a model or keras.Function, in execution order.
 
     Raises UserError if the model is a subclass with a ``call`` of its own.
     """
@@ -377,6 +377,6 @@ def nodes_of(model: Any) -> list[Any]:
 
 
 def inputs_read_by(stage: Stage, model: keras.Model) -> list[int]:
-    """Returns the indices of the model's inputs that a stage reads."""
+    """The indices of the model's inputs that a stage reads."""
     read = {id(symbol) for symbol in stage.reads}
     return [place for place, symbol in enumerate(model.inputs) if id(symbol) in read]

@@ -125,7 +125,7 @@ def _plan_costs(options: argparse.Namespace) -> int:
 
 
 def _as_trained(limits: Limits, described: Sequence[Cluster]) -> Limits:
-    """Returns the limits with the credits that training on the described clusters could use."""
+    """The limits with the credits that training on the described clusters could use."""
     if not described or described[0].network.by_urgency:  # the engine starts with the plan's credit
         return limits
     return replace(limits, credits=find(described[0].network.engine).credits)
@@ -143,7 +143,7 @@ def _config(options: argparse.Namespace) -> Config:
 
 
 def _config_to_measure(config: Config, *, is_described: bool) -> Config:
-    """Returns the job with the engine on which it is measured.
+    """The job with the engine on which it is measured.
 
     Raises UserError if this process was not started the way that engine needs.
     """
@@ -168,7 +168,7 @@ def _config_to_measure(config: Config, *, is_described: bool) -> Config:
 
 
 def _described_clusters(options: argparse.Namespace, engine: str) -> list[Cluster]:
-    """Returns the clusters that --workers, --hosts etc. describe; empty without such options."""
+    """The clusters that --workers, --hosts etc. describe; empty without such options."""
     given = {
         "--workers": options.workers,
         "--hosts": options.hosts,
@@ -222,7 +222,7 @@ def _described_clusters(options: argparse.Namespace, engine: str) -> list[Cluste
 
 
 def _planning(options: argparse.Namespace, planning: PlanningConfig) -> PlanningConfig:
-    """Returns the planning settings, overridden by the options."""
+    """The planning settings, overridden by the options."""
     if options.profile:
         planning = replace(planning, profile_anew=True)
     if options.memory is not None:

@@ -14,7 +14,7 @@ EXAMPLE = "--hosts 2 --devices 8 --inside 1600Gbit --bandwidth 100Gbit"
 
 
 def described_hosts(options: argparse.Namespace, between: Link) -> Hosts | None:
-    """Returns the hosts that ``--hosts``, ``--devices`` and ``--inside`` describe, if they do.
+    """The hosts that ``--hosts``, ``--devices`` and ``--inside`` describe, if they do.
 
     Args:
         options: the command line.
@@ -58,6 +58,6 @@ def described_hosts(options: argparse.Namespace, between: Link) -> Hosts | None:
 
 
 def number_of_devices(options: argparse.Namespace) -> int:
-    """Returns the devices of all hosts; ``--devices`` alone is of one. Raises UserError."""
+    """The devices of all hosts; ``--devices`` alone is of one. Raises UserError."""
     hosts = whole_number(options.hosts[0], "--hosts", least=1) if options.hosts else 1
     return hosts * whole_number(options.devices, "--devices", least=1)

@@ -173,7 +173,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def parse_memory(text: str) -> int:
-    """Returns the bytes of a text such as ``12GiB``. Raises UserError."""
+    """The bytes of a text such as ``12GiB``. Raises UserError."""
     return int(quantity.read(text, "--memory", quantity.BYTES, "12GiB", positive=True))
 
 

@@ -46,7 +46,7 @@ logger = logging.getLogger("ooodist")
 
 
 def has_pipeline(options: argparse.Namespace) -> bool:
-    """Returns whether the options say into how many ranks a pipeline is divided.
+    """Whether the options say into how many ranks a pipeline is divided.
 
     ``--devices`` alone does not: with ``--hosts``, it describes a cluster of data parallel workers.
     """
@@ -54,7 +54,7 @@ def has_pipeline(options: argparse.Namespace) -> bool:
 
 
 def is_asked_for(options: argparse.Namespace, config: Config) -> bool:
-    """Returns whether a pipeline is to be planned for a job.
+    """Whether a pipeline is to be planned for a job.
 
     Raises UserError if there are options of pipelines but no pipeline.
     """
@@ -156,7 +156,7 @@ def plan_job(options: argparse.Namespace, config: Config) -> int:
 
 
 def _split(samples: int, microbatches: int) -> int:
-    """Returns the samples of a micro-batch. Raises UserError if they would differ in size."""
+    """The samples of a micro-batch. Raises UserError if they would differ in size."""
     if samples % microbatches:
         raise UserError(
             f"batch is {samples}, which cannot be split into {microbatches} micro-batches of one "
@@ -216,7 +216,7 @@ def _plan(
 
 
 def _names(options: argparse.Namespace, parallel: ParallelConfig) -> list[str]:
-    """Returns the names of the schedules; by default all, and the job's file if it names one."""
+    """The names of the schedules; by default all, and the job's file if it names one."""
     names: list[str] = options.schedule or [ALL, parallel.schedule]
     for name in names:
         if name not in (ALL, AUTO, *NAMES) and not name.endswith(".csv"):
@@ -230,7 +230,7 @@ def _names(options: argparse.Namespace, parallel: ParallelConfig) -> list[str]:
 
 
 def _described(options: argparse.Namespace, costs: ModelCosts, limit: int | None) -> ModelCosts:
-    """Returns the costs with the options' link and memory limit; ``limit`` is the default limit."""
+    """The costs with the options' link and memory limit; ``limit`` is the default limit."""
     if options.memory is not None:
         limit = parse_memory(options.memory)
     if options.latency is not None and options.bandwidth is None:

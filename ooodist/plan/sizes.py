@@ -28,7 +28,7 @@ logger = logging.getLogger("ooodist")
 
 
 def settings_of(options: argparse.Namespace, parallel: ParallelConfig) -> list[Setting]:
-    """Returns the sizes of all pipelines to plan.
+    """The sizes of all pipelines to plan.
 
     Args:
         options: the command line.
@@ -67,7 +67,7 @@ def settings_of(options: argparse.Namespace, parallel: ParallelConfig) -> list[S
 def with_devices_of(
     options: argparse.Namespace, parallel: ParallelConfig
 ) -> tuple[argparse.Namespace, ParallelConfig]:
-    """Returns options that divide the devices of a job with ``parallel.devices``, unless they say
+    """Options that divide the devices of a job with ``parallel.devices``, unless they say
     themselves how large pipelines are; and the job's settings without them."""
     given = dict(vars(options))
     if not (options.pipeline or options.data or options.hosts):
@@ -80,7 +80,7 @@ def with_devices_of(
 
 
 def _microbatches(options: argparse.Namespace, parallel: ParallelConfig) -> list[int]:
-    """Returns the micro-batches of a pipeline, or with ``--devices`` those of all replicas."""
+    """The micro-batches of a pipeline, or with ``--devices`` those of all replicas."""
     given = _numbers(options.microbatches, "--microbatches")
     if options.devices and len(given) > 1:
         raise UserError(
@@ -104,7 +104,7 @@ def _divided(
     replicas: Sequence[int],
     microbatches: int,
 ) -> list[Setting]:
-    """Returns all ways to divide devices and micro-batches, of those that the options allow."""
+    """All ways to divide devices and micro-batches, of those that the options allow."""
     devices = number_of_devices(options)
     pairs = ways_to_divide(devices)
     wanted = [
@@ -131,7 +131,7 @@ def _divided(
 
 
 def _why_not(parallel: ParallelConfig, microbatches: int, ranks: int, replicas: int) -> str:
-    """Returns why devices cannot be divided in this way; empty if they can."""
+    """Why devices cannot be divided in this way; empty if they can."""
     if microbatches % replicas:
         return (
             f"{microbatches} micro-batches cannot be divided among {replicas} replicas (pipeline "
@@ -149,7 +149,7 @@ def _why_not(parallel: ParallelConfig, microbatches: int, ranks: int, replicas: 
 def _chunks(
     options: argparse.Namespace, parallel: ParallelConfig, ranks: int
 ) -> Sequence[int | None]:
-    """Returns the numbers of stages per rank."""
+    """The numbers of stages per rank."""
     if parallel.split is None:
         return _numbers(options.chunks, "--chunks") or [parallel.chunks]
     if options.chunks:
@@ -161,5 +161,5 @@ def _chunks(
 
 
 def _numbers(words: Sequence[str] | None, name: str) -> list[int]:
-    """Returns the distinct numbers in ``words``; empty without any."""
+    """The distinct numbers in ``words``; empty without any."""
     return list(dict.fromkeys(whole_number(word, name, least=1) for word in words or ()))

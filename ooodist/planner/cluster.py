@@ -46,7 +46,7 @@ def describe_network(
     devices: int = 1,
     inside: float | None = None,
 ) -> Network:
-    """Returns the costs of exchanges on a described network.
+    """The costs of exchanges on a described network.
 
     Args:
         engine: horovod, collective, byteps, or local (one worker).
@@ -119,7 +119,7 @@ def parse_latency(text: str, name: str = "latency") -> float:
 
 
 def _share_sent(workers: int) -> float:
-    """Returns the bytes that each host sends (and receives) for each byte of gradient."""
+    """The bytes that each host sends (and receives) for each byte of gradient."""
     return 2 * (workers - 1) / workers
 
 

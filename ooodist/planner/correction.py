@@ -70,7 +70,7 @@ class Correction:
     call: float = 1.0
 
     def costs(self, costs: StepCosts) -> StepCosts:
-        """Returns corrected costs, except for tracing, which is no part of steps."""
+        """Corrected costs, except for tracing, which is no part of steps."""
         return replace(
             costs,
             forward=tuple(
@@ -88,13 +88,13 @@ class Correction:
         )
 
     def network(self, network: Network) -> Network:
-        """Returns corrected costs of exchanges."""
+        """Corrected costs of exchanges."""
         seconds = {name: getattr(network, name) * self.exchange for name in NETWORK_SECONDS}
         return replace(network, **seconds)
 
 
 def correct(costs: StepCosts, network: Network, observed: Sequence[Observed]) -> Correction:
-    """Returns the most probable correction, given these steps.
+    """The most probable correction, given these steps.
 
     The factors and the errors of the steps are assumed to be independent and log-normal, each side
     of a factor with its own deviation; so the most probable correction minimizes the sum of squared
@@ -132,6 +132,6 @@ def correct(costs: StepCosts, network: Network, observed: Sequence[Observed]) ->
 
 
 def correction(compute: float, exchange: float, call: float) -> Correction:
-    """Returns the correction for deviations in standard deviations; 0 for all changes nothing."""
+    """The correction for deviations in standard deviations; 0 for all changes nothing."""
     pairs = (compute, COMPUTE_ERRORS), (exchange, EXCHANGE_ERRORS), (call, CALL_ERRORS)
     return Correction(*(math.exp(number * errors[int(number > 0)]) for number, errors in pairs))

@@ -14,7 +14,7 @@ TOLERANCE = 0.01  # how much slower, relatively, a step may be that sends more i
 
 
 def all_narrow(plan: Plan, costs: StepCosts, wire: Wire) -> Plan:
-    """Returns the plan with all gradients in 16 bits that can travel so."""
+    """The plan with all gradients in 16 bits that can travel so."""
     names = {weight.name for weight in costs.weights if is_narrowed(weight)}
     exchanged = (name for exchange in plan.exchanges for name in exchange.weights)
     return replace(
@@ -25,7 +25,7 @@ def all_narrow(plan: Plan, costs: StepCosts, wire: Wire) -> Plan:
 def narrow_where_exposed(
     exact: Plan, narrow: Plan, costs: StepCosts, seconds: Callable[[Plan], float]
 ) -> Plan:
-    """Returns a plan in which only those gradients travel in 16 bits that would be waited for.
+    """A plan in which only those gradients travel in 16 bits that would be waited for.
 
     It is ``exact`` unless 16 bits make a step shorter by at least LEAST_GAIN. Otherwise all of what
     is hidden anyway travels in full width, as far as a step stays within TOLERANCE of the shortest.
@@ -51,7 +51,7 @@ def narrow_where_exposed(
 
 
 def narrow_bytes(plan: Plan, costs: StepCosts) -> int:
-    """Returns the bytes of the gradients that travel in 16 bits, as they are in full width."""
+    """The bytes of the gradients that travel in 16 bits, as they are in full width."""
     narrow = set(plan.narrow)
     return sum(weight.num_bytes for weight in costs.weights if weight.name in narrow)
 

@@ -56,7 +56,7 @@ class ProcessBeside(Generic[Answer]):
         return self._process.poll() is not None
 
     def answer(self) -> Answer:
-        """Returns the answer of a process that has ended. Raises UserError if it failed."""
+        """The answer of a process that has ended. Raises UserError if it failed."""
         folder = Path(self._folder.name)
         if self._process.returncode:
             lines = (folder / ERRORS).read_text(encoding="utf-8", errors="replace").split("\n")

@@ -25,12 +25,12 @@ KIND = (
 
 
 def reduced_bytes(row_bytes: int, workers: int) -> int:
-    """Returns the bytes whose all-reduce sends as much as an all-gather of ``row_bytes`` each."""
+    """The bytes whose all-reduce sends as much as an all-gather of ``row_bytes`` each."""
     return -(-row_bytes * workers // 2)
 
 
 def are_fewer(row_bytes: int, num_bytes: int, workers: int) -> bool:
-    """Returns whether rows of ``row_bytes`` on each rank are fewer than a table of ``num_bytes``.
+    """Whether rows of ``row_bytes`` on each rank are fewer than a table of ``num_bytes``.
 
     What is counted is what each rank sends.
     """
@@ -38,12 +38,12 @@ def are_fewer(row_bytes: int, num_bytes: int, workers: int) -> bool:
 
 
 def travels_as_rows(weight: WeightCost) -> bool:
-    """Returns whether the weight's costs are those of rows, as :func:`with_rows` makes them."""
+    """Whether the weight's costs are those of rows, as :func:`with_rows` makes them."""
     return weight.dtype.startswith(KIND)
 
 
 def with_rows(costs: StepCosts, network: Network) -> StepCosts:
-    """Returns the costs if gradients travel as rows wherever these are fewer.
+    """The costs if gradients travel as rows wherever these are fewer.
 
     Args:
         costs: those of dense exchanges.

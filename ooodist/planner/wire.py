@@ -18,12 +18,12 @@ WIRE_BYTES = 2
 
 
 def is_narrowed(weight: WeightCost) -> bool:
-    """Returns whether a weight's gradient can travel in 16 bits."""
+    """Whether a weight's gradient can travel in 16 bits."""
     return weight.dtype in ITEM_BYTES
 
 
 def narrowed_weight(weight: WeightCost, wire: str) -> WeightCost:
-    """Returns the weight with its gradient as it is sent in 16 bits."""
+    """The weight with its gradient as it is sent in 16 bits."""
     if not is_narrowed(weight):
         return weight
     num_elements = weight.num_bytes // ITEM_BYTES[weight.dtype]
@@ -31,12 +31,12 @@ def narrowed_weight(weight: WeightCost, wire: str) -> WeightCost:
 
 
 def residual_bytes(weight: WeightCost) -> int:
-    """Returns the bytes of what is kept of a weight whose gradient travels in 16 bits."""
+    """The bytes of what is kept of a weight whose gradient travels in 16 bits."""
     return weight.num_bytes if ITEM_BYTES.get(weight.dtype, 0) > WIRE_BYTES else 0
 
 
 def narrowed(costs: StepCosts, network: Network, wire: str) -> tuple[StepCosts, Network]:
-    """Returns costs in which all that can travels in 16 bits, for plans that narrow nothing.
+    """Costs in which all that can travels in 16 bits, for plans that narrow nothing.
 
     So a plan has the step time in these that it has in ``costs`` and ``network`` if it narrows
     everything, and a search that knows of one width finds plans for the other.
@@ -51,7 +51,7 @@ def narrowed(costs: StepCosts, network: Network, wire: str) -> tuple[StepCosts, 
 
 
 def at_least(costs: StepCosts, network: Network, wire: str) -> tuple[StepCosts, Network]:
-    """Returns costs for a lower bound over all plans, whatever they narrow.
+    """Costs for a lower bound over all plans, whatever they narrow.
 
     All travels in 16 bits, and its CPU time is that of the cheaper width.
     """

@@ -18,7 +18,7 @@ _REWRITTEN = re.compile(r"Leaf_\d+_")
 def seconds_by_owner(
     events: EventsOfOp, owner_of: Mapping[tf.Operation, Owner]
 ) -> dict[Owner | None, float]:
-    """Returns the seconds that each owner's ops kept the compute stream busy in a recorded step.
+    """The seconds that each owner's ops kept the compute stream busy in a recorded step.
 
     They add up to the time from the start of the first op to the end of the last.
 
@@ -41,7 +41,7 @@ def seconds_by_owner(
 
 
 def _owner(name: str, owner_of_name: Mapping[str, Owner]) -> Owner | None:
-    """Returns the owner of the op, or of the op that it is nested in (as within a loop)."""
+    """The owner of the op, or of the op that it is nested in (as within a loop)."""
     name = _REWRITTEN.sub("", name)
     while name and name not in owner_of_name:
         name = name.rpartition("/")[0]

@@ -117,7 +117,7 @@ def measure_owners(traced: StepToMeasure, *, steps: int = 12) -> MeasuredOwners:
 
 
 def undisturbed(seconds: Sequence[float]) -> float:
-    """Returns the median of the faster half: interference of other processes does not count."""
+    """The median of the faster half: interference of other processes does not count."""
     ordered = sorted(seconds)
     return statistics.median(ordered[: (len(ordered) + 1) // 2])
 
@@ -174,7 +174,7 @@ def _unit_costs(
 def weight_costs(
     traced: StepToMeasure, seconds: Mapping[Owner | None, float]
 ) -> tuple[WeightCost, ...]:
-    """Returns each trained weight's costs; weights split the time of shared ops by their bytes."""
+    """Each trained weight's costs; weights split the time of shared ops by their bytes."""
     sizes = {weight.name: num_bytes(weight.gradient) for weight in traced.weights}
     updates = dict.fromkeys(sizes, 0.0)
     for owner, spent in seconds.items():

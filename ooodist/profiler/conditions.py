@@ -64,18 +64,18 @@ class Conditions:
     versions: dict[str, str]
 
     def digest(self) -> str:
-        """Returns 8 hexadecimal digits that identify the conditions."""
+        """8 hexadecimal digits that identify the conditions."""
         return hex_digest(yaml_dataclass.dump(self), 8)
 
     def differences(self, other: Conditions) -> list[str]:
-        """Returns what differs, as ``machine.cores: 2, not 4`` (2 in ``self``, 4 in ``other``)."""
+        """What differs, as ``machine.cores: 2, not 4`` (2 in ``self``, 4 in ``other``)."""
         mine, others = yaml_dataclass.plain(self), yaml_dataclass.plain(other)
         found = yaml_dataclass.differences(mine, others)
         return [f"{key}: {own}, not {others}" for key, own, others in found]
 
 
 def present_conditions(model: keras.Model, traced: StepToMeasure, engine: Engine) -> Conditions:
-    """Returns this rank's conditions for a model that is about to be measured."""
+    """This rank's conditions for a model that is about to be measured."""
     leaves = [leaf for leaf in tf.nest.flatten(traced.batches[0]) if leaf is not None]
     return Conditions(
         model=traced.digest,
@@ -101,7 +101,7 @@ def _machine() -> Machine:
 
 
 def processor() -> str:
-    """Returns the CPU's model and its numbers, because clouds use one name for several."""
+    """The CPU's model and its numbers, because clouds use one name for several."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -43,7 +43,7 @@ class ExchangeTimer:
         self._join = tf.function(lambda *parts: tf.concat(parts, axis=0), autograph=False)
 
     def one_by_one(self, num_bytes: int, count: int, products: int = 0) -> float:
-        """Returns the seconds of ``count`` exchanges, each starting when the last is complete.
+        """The seconds of ``count`` exchanges, each starting when the last is complete.
 
         They are of ``num_bytes`` bytes each. Meanwhile a chain of ``products`` matrix products is
         computed.
@@ -51,17 +51,17 @@ class ExchangeTimer:
         return self._seconds(num_bytes, count, 1, products)[0]
 
     def in_flight(self, num_bytes: int, count: int, products: int = 0) -> float:
-        """Returns the seconds of ``count`` exchanges with up to ``credit`` in flight at a time."""
+        """The seconds of ``count`` exchanges with up to ``credit`` in flight at a time."""
         return self._seconds(num_bytes, count, self._credit, products)[0]
 
     def beside_products(self, products: int, num_bytes: int, count: int) -> float:
-        """Returns the seconds of a chain of matrix products with such exchanges beside it."""
+        """The seconds of a chain of matrix products with such exchanges beside it."""
         return self._seconds(num_bytes, count, self._credit, products)[1]
 
     def beside_calls(
         self, call: Callable[[], object], calls: int, num_bytes: int, count: int
     ) -> float:
-        """Returns the seconds of ``calls`` successive calls with such exchanges beside them.
+        """The seconds of ``calls`` successive calls with such exchanges beside them.
 
         It, and :meth:`processing`, run more than MOST_TRACED of them as several functions.
         """
@@ -79,7 +79,7 @@ class ExchangeTimer:
         return seconds
 
     def processing(self, num_bytes: int, count: int) -> float:
-        """Returns the CPU seconds that this process spends on such exchanges and nothing else."""
+        """The CPU seconds that this process spends on such exchanges and nothing else."""
         spent = []
         for bursts in ([0] * len(_bursts(count)), _bursts(count)):
             for number in bursts:
@@ -91,7 +91,7 @@ class ExchangeTimer:
         return max(0.0, spent[1] - spent[0])
 
     def copying(self, num_bytes: int) -> float:
-        """Returns the seconds to concatenate two gradients of ``num_bytes`` bytes in total."""
+        """The seconds to concatenate two gradients of ``num_bytes`` bytes in total."""
         halves = [tf.zeros([num_bytes // ITEM_BYTES // 2]) for _ in range(2)]
         self._join(*halves)
         began = time.perf_counter()
@@ -105,14 +105,14 @@ class ExchangeTimer:
     def _seconds(
         self, num_bytes: int, count: int, credit: int | None, products: int
     ) -> tuple[float, float]:
-        """Returns the seconds until the exchanges end, and until products and means end too."""
+        """The seconds until the exchanges end, and until products and means end too."""
         exchanged, complete, _ = self._prepared(num_bytes, count, credit, products)()
         return float(exchanged), float(complete)
 
     def _prepared(
         self, num_bytes: int, count: int, credit: int | None, products: int
     ) -> Callable[[], tuple[tf.Tensor, tf.Tensor, Any]]:
-        """Returns the function that :meth:`_seconds` runs, traced and run once already."""
+        """The function that :meth:`_seconds` runs, traced and run once already."""
         key = (num_bytes, count, credit or 0, products)
         tensors = tf.zeros([num_bytes // ITEM_BYTES]), self._matrix
         if key not in self._traced:
@@ -156,19 +156,19 @@ class ExchangeTimer:
 
 
 def _bursts(count: int) -> list[int]:
-    """Returns how many exchanges each of the functions has."""
+    """How many exchanges each of the functions has."""
     full, rest = divmod(count, MOST_TRACED)
     return [MOST_TRACED] * full + [rest] * (rest > 0)
 
 
 def _on_host(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns one element, which reaches the host once the tensor is computed."""
+    """One element, which reaches the host once the tensor is computed."""
     with tf.device("CPU:0"):
         return tf.identity(tf.reshape(tensor, [-1])[0])
 
 
 def _now() -> tf.Tensor:
-    """Returns the clock in seconds (float64), read once the op's control inputs are done."""
+    """The clock in seconds (float64), read once the op's control inputs are done."""
     if is_deterministic():  # tf.timestamp would refuse to run
         return tf.numpy_function(time.time, [], tf.float64)
     return tf.timestamp()

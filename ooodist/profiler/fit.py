@@ -70,7 +70,7 @@ class CpuCosts(NamedTuple):
 
 
 def fit_lanes(timed: Sequence[Timed], *, two_lanes: bool) -> LaneCosts:
-    """Returns the costs that minimize the squared relative errors of the times.
+    """The costs that minimize the squared relative errors of the times.
 
     The costs per byte are fitted to the two largest sizes only: most bytes travel in exchanges of
     such sizes.
@@ -93,7 +93,7 @@ def fit_lanes(timed: Sequence[Timed], *, two_lanes: bool) -> LaneCosts:
 
 
 def _equations(timed: Sequence[Timed]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the coefficients of the four costs in each time, and the times in seconds."""
+    """The coefficients of the four costs in each time, and the times in seconds."""
     rows: list[list[int]] = []
     seconds: list[float] = []
     for n, m, one_by_one, together in timed:
@@ -107,7 +107,7 @@ def _relative(matrix: np.ndarray, seconds: np.ndarray) -> list[float]:
 
 
 def fit_cpu(beside: Sequence[ComputationSlowdown]) -> CpuCosts:
-    """Returns the costs that minimize the squared errors of the times."""
+    """The costs that minimize the squared errors of the times."""
     matrix = np.array([[m, m * n] for n, m, _ in beside], float)
     return CpuCosts(*_solve(matrix, np.array([item.longer for item in beside])))
 

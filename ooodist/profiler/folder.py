@@ -45,7 +45,7 @@ class Profile:
 
 
 def folder_of(setting: str | None) -> Path:
-    """Returns the folder that ``planning.profiles`` names; None: the default one."""
+    """The folder that ``planning.profiles`` names; None: the default one."""
     return Path(setting or DEFAULT_FOLDER).expanduser()
 
 
@@ -58,12 +58,12 @@ def from_yaml(text: str, source: str) -> Profile:
 
 
 def file_name(name: str, conditions: Conditions) -> str:
-    """Returns a file name such as ``resnet20-horovod-2-workers-1f0c9a3e.yaml``."""
+    """A file name such as ``resnet20-horovod-2-workers-1f0c9a3e.yaml``."""
     return f"{_stem(name, conditions.engine, conditions.workers)}-{conditions.digest()}.yaml"
 
 
 def find(folder: Path, name: str, conditions: Conditions) -> Profile | None:
-    """Returns the profile that was measured under these conditions, or None and logs why.
+    """Finds the profile that was measured under these conditions; if there is none, logs why.
 
     Args:
         folder: the folder of profiles; need not exist.
@@ -90,7 +90,7 @@ def find(folder: Path, name: str, conditions: Conditions) -> Profile | None:
 
 
 def has_any(folder: Path, name: str, engine: str, workers: int) -> bool:
-    """Returns whether a model of this name has a profile, whatever the other conditions."""
+    """Whether a model of this name has a profile, whatever the other conditions."""
     return next(folder.glob(f"{_stem(name, engine, workers)}-*.yaml"), None) is not None
 
 
@@ -115,7 +115,7 @@ def _read(file: Path) -> Profile | None:
 
 
 def _age(file: Path) -> float:
-    """Returns a sort key that puts the newest file first."""
+    """A sort key that puts the newest file first."""
     try:
         return -file.stat().st_mtime
     except OSError:  # deleted in the meantime

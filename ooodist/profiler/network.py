@@ -93,7 +93,7 @@ def measure_network(
 
 
 def still_holds(engine: Engine, network: Network) -> bool:
-    """Returns whether exchanges still take as long as the measured ``network`` says.
+    """Whether exchanges still take as long as the measured ``network`` says.
 
     All ranks call it together and get the same answer.
     """
@@ -117,21 +117,21 @@ def still_holds(engine: Engine, network: Network) -> bool:
 
 
 def _credit_of_plans(engine: Engine) -> int | None:
-    """Returns how many exchanges of a plan are in the engine at a time; None: any number."""
+    """How many exchanges of a plan are in the engine at a time; None: any number."""
     if engine.kind.sends_by_urgency:  # it gets all exchanges and picks among them
         return None
     return max(engine.credits)
 
 
 def _largest_bytes(engine: Engine, timer: ExchangeTimer) -> int:
-    """Returns the bytes of the largest exchanges to measure."""
+    """The bytes of the largest exchanges to measure."""
     tiny = _slowest(engine, timer.one_by_one, TINY_BYTES, 1)
     first = _slowest(engine, timer.one_by_one, FIRST_BYTES, 1)
     return _fitting_bytes(engine, FIRST_BYTES / max(first - tiny, 1e-6))
 
 
 def _fitting_bytes(engine: Engine, bytes_per_second: float) -> int:
-    """Returns the bytes, a power of two, of an exchange that takes about LARGEST_SECONDS."""
+    """The bytes, a power of two, of an exchange that takes about LARGEST_SECONDS."""
     most = min(MOST_BYTES, max(LEAST_BYTES, LARGEST_SECONDS * bytes_per_second))
     if engine.partition_bytes is not None:  # of larger ones, each piece is its own exchange
         most = min(most, engine.partition_bytes)
@@ -227,7 +227,7 @@ def _with_processor_time(
 
 
 def _cores(engine: Engine) -> tuple[int, int]:
-    """Returns the number of cores that this rank may run on, and of ranks that share them."""
+    """The number of cores that this rank may run on, and of ranks that share them."""
     cores = os.sched_getaffinity(0)
     place = digest(f"{platform.node()} {sorted(cores)}")
     places = engine.gather(np.frombuffer(place[:4], np.int32))
@@ -235,7 +235,7 @@ def _cores(engine: Engine) -> tuple[int, int]:
 
 
 def _slowest(engine: Engine, measure: Callable[..., float], *arguments: int) -> float:
-    """Returns the median of several measurements, from the rank where it is largest."""
+    """The median of several measurements, from the rank where it is largest."""
     return _most(engine, statistics.median(measure(*arguments) for _ in range(REPEATS)))
 
 

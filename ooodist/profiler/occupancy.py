@@ -20,7 +20,7 @@ Label = TypeVar("Label", bound=Hashable)
 
 
 def share_out(events: Iterable[tuple[float, float, Label]]) -> dict[Label, float]:
-    """Returns seconds by label, which add up to the time from the first start to the last end.
+    """Seconds by label, which add up to the time from the first start to the last end.
 
     Args:
         events: (start, end, label), in any order; a label may have several.

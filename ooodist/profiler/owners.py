@@ -42,7 +42,7 @@ class Weight:
 
 
 def find_owners(step: TracedStep, weights: Sequence[Weight]) -> dict[tf.Operation, Owner]:
-    """Returns the owner of each op of a step; ops without one are left out.
+    """The owner of each op of a step; ops without one are left out.
 
     Args:
         step: the only traced step of a graph that is complete.
@@ -70,7 +70,7 @@ def find_owners(step: TracedStep, weights: Sequence[Weight]) -> dict[tf.Operatio
 def _updates(
     around: Sequence[tf.Operation], weights: Sequence[Weight]
 ) -> dict[tf.Operation, frozenset[str]]:
-    """Returns, for each op outside the units, the weights that cannot be updated without it."""
+    """Finds, for each op outside the units, the weights that cannot be updated without it."""
     weight_of = {weight.handle.op: weight.name for weight in weights}
     needed = dict.fromkeys(around, frozenset[str]())
     for op in reversed(around):

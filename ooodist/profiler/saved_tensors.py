@@ -18,7 +18,7 @@ LEAST_BYTES = 1024  # smaller tensors do not matter
 def saved_tensors(
     step: TracedStep, owner_of: Mapping[tf.Operation, Owner], weights: Sequence[Weight]
 ) -> tuple[SavedTensor, ...]:
-    """Returns the saved tensors, made by one unit and read by others, and the weights' gradients.
+    """The saved tensors, made by one unit and read by others, and the weights' gradients.
 
     Sizes are those of the traced graph, parts of which TensorFlow may fuse away; tensors of unknown
     shape, tensors of less than LEAST_BYTES, and the weights themselves are left out.

@@ -15,7 +15,7 @@ from ooodist.step.optimizer import optimizers_of
 
 
 def all_variables(model: keras.Model, graph: Any) -> list[tf.Variable]:
-    """Returns all that a training step may change: weights, optimizer state, metrics, seeds.
+    """All that a training step may change: weights, optimizer state, metrics, seeds.
 
     Args:
         model: a built model with a built optimizer.

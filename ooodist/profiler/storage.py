@@ -36,7 +36,7 @@ def profile_of(
     anew: bool = False,
     traced: StepToMeasure | None = None,
 ) -> Profile:
-    """Returns the costs of this model's step and its exchanges. All ranks call it together.
+    """The costs of this model's step and its exchanges. All ranks call it together.
 
     A stored profile of the same conditions is used, but its network is measured again if an
     exchange does not take as long as it says. The model stays as it is.
@@ -95,7 +95,7 @@ def _measure_network(engine: Engine, traced: StepToMeasure) -> Network:
 
 
 def _of_the_slowest(costs: StepCosts, engine: Engine) -> StepCosts:
-    """Returns the costs of the rank whose step takes longest, which the others wait for."""
+    """The costs of the rank whose step takes longest, which the others wait for."""
     seconds = engine.gather(np.array(costs.compute_seconds + costs.launch_seconds))
     slowest = int(seconds.argmax())
     if engine.size > 1:

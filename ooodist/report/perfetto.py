@@ -92,7 +92,7 @@ def write_perfetto(processes: Sequence[Process], path: Path) -> None:
 
 
 def trace_events(processes: Sequence[Process]) -> list[dict[str, Any]]:
-    """Returns the events of Chrome's trace format; times and durations in microseconds."""
+    """The events of Chrome's trace format; times and durations in microseconds."""
     events: list[dict[str, Any]] = []
     num_arrows = 0
     for process in processes:
@@ -110,7 +110,7 @@ def trace_events(processes: Sequence[Process]) -> list[dict[str, Any]]:
 
 
 def _threads(process: Process) -> list[int]:
-    """Returns a thread number for each slice: slices of a track that overlap in time get
+    """A thread number for each slice: slices of a track that overlap in time get
     different threads, as Chrome requires."""
     ends: dict[str, list[float]] = {track: [] for track in process.tracks}
     threads = [0] * len(process.slices)

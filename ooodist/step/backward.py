@@ -96,7 +96,7 @@ class OrderedBackward:
             self.carry_out(order)
 
     def trained(self, variables: Sequence[Any]) -> list[bool]:
-        """Returns whether each of these variables is trained."""
+        """Whether each of these variables is trained."""
         names = variable_names(variables)
         return [self.selected is None or name in self.selected for name in names]
 
@@ -211,7 +211,7 @@ class OrderedBackward:
 
 
 def units_at_a_time() -> int:
-    """Returns how many backward units may run at a time where an order is imposed.
+    """How many backward units may run at a time where an order is imposed.
 
     One at a time leaves cores idle at the end of each unit: with two workers on two cores, steps
     took 13 to 18 % longer than without an order. A GPU's stream runs them one by one anyway.
@@ -221,13 +221,13 @@ def units_at_a_time() -> int:
 
 
 def named_variables(model: Any) -> dict[str, Any]:
-    """Returns a model's variables by name, trainable ones first so that they are numbered alone."""
+    """A model's variables by name, trainable ones first so that they are numbered alone."""
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     return dict(zip(variable_names(variables), variables, strict=True))
 
 
 def names_by_id(model: Any) -> dict[int, str]:
-    """Returns the names of :func:`named_variables` by the id of the variable.
+    """The names of :func:`named_variables` by the id of the variable.
 
     They identify a variable on all ranks. Paths do not: Keras gives the same one to the weights of
     two models made by one function, once they are layers of another model.
@@ -236,7 +236,7 @@ def names_by_id(model: Any) -> dict[int, str]:
 
 
 def variable_names(variables: Sequence[Any]) -> list[str]:
-    """Returns unique names: each variable's Keras path or TensorFlow name, numbered if need be."""
+    """Unique names: each variable's Keras path or TensorFlow name, numbered if need be."""
     paths = [getattr(v, "path", None) or v.name.partition(":")[0] for v in variables]
     names: list[str] = []
     used = dict.fromkeys(paths, 0)

@@ -71,7 +71,7 @@ class CarriedGradients(NamedTuple):
 
 
 def why_not_carried(model: keras.Model) -> str | None:
-    """Returns why no exchange of a compiled model can be left to the next call; None if one can."""
+    """Why no exchange of a compiled model can be left to the next call; None if one can."""
     optimizer = model.optimizer
     if model.run_eagerly:
         return f"model {model.name} runs eagerly"
@@ -155,7 +155,7 @@ class CarriedUpdates:
         self._apply_alone = tf.function(self._apply_now, autograph=False)
 
     def nothing(self) -> CarriedGradients:
-        """Returns what stands for nothing: after all updates were applied."""
+        """What stands for nothing: after all updates were applied."""
         return CarriedGradients(
             tuple(
                 tf.zeros(weight.shape, self._sent_dtype(name))
@@ -198,7 +198,7 @@ class CarriedUpdates:
         return replaced_apply([self._optimizer], apply_to_others)
 
     def left(self) -> CarriedGradients:
-        """Returns what the call that was traced just now leaves."""
+        """What the call that was traced just now leaves."""
         assert self._left is not None
         left, self._left = self._left, None
         return left
@@ -266,7 +266,7 @@ class Carrying:
         self._abandoned: tuple[CarriedUpdates, CarriedGradients] | None = None
 
     def carries(self, plan: Plan) -> bool:
-        """Returns whether calls with this plan may leave updates to each other now."""
+        """Whether calls with this plan may leave updates to each other now."""
         if plan.carried and not self.is_wanted and self._why_not:
             logger.warning(
                 "plan %s carries the exchanges of %d weights into the next call, but %s",
@@ -282,7 +282,7 @@ class Carrying:
         return replaced(self, is_wanted=False, _why_not=why)
 
     def take(self, updates: CarriedUpdates | None) -> CarriedGradients | None:
-        """Returns what a call begins with; applies what another launch has left.
+        """Takes what a call begins with; applies what another execution has left.
 
         Args:
             updates: those of the launch; None: the call begins, and ends, with complete weights.

@@ -92,12 +92,12 @@ class CompiledStep:
 
 
 def _of_shape(gradient: Gradient, shape: Iterable[int]) -> Gradient:
-    """Returns rows with the shape of their table, which a function does not return with them."""
+    """Rows with the shape of their table, which a function does not return with them."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     return tf.IndexedSlices(gradient.values, gradient.indices, tf.constant(tuple(shape), tf.int64))
 
 
 def is_whole(backward: OrderedBackward) -> bool:
-    """Returns whether a step is compiled as a whole, as nothing happens to its gradients."""
+    """Whether a step is compiled as a whole, as nothing happens to its gradients."""
     return backward.exchange.engine.size == 1 and not backward.exchange.sum_rows

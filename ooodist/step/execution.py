@@ -163,7 +163,7 @@ class Execution:
         return self._traced.get_concrete_function(tuple(batches), left, notices).graph
 
     def _updates(self) -> CarriedUpdates | None:
-        """Returns the updates that a call leaves to the next one; None if it leaves none."""
+        """The updates that a call leaves to the next one; None if it leaves none."""
         plan = self.backward.plan
         if self._carrying is None or plan is None or not self._carrying.carries(plan):
             return None
@@ -277,7 +277,7 @@ class Execution:
     def _updates_of_step(
         self, leaving: CarriedUpdates | None, skipping: Skipping | None
     ) -> AbstractContextManager[None]:
-        """Returns a context in which a step's updates are traced."""
+        """A context in which a step's updates are traced."""
         if leaving is not None:
             return leaving.leaving()
         if skipping is not None:  # it updates all weights together, or none
@@ -287,7 +287,7 @@ class Execution:
         return updating_one_by_one(self.model)
 
     def _arriving_together(self) -> list[list[Any]]:
-        """Returns the weights of each exchange of the step that was traced last."""
+        """The weights of each exchange of the step that was traced last."""
         weights = self.model.trainable_variables
         known = dict(zip(variable_names(weights), weights, strict=True))
         exchanges = self.backward.steps[-1].exchanges
@@ -319,7 +319,7 @@ class Execution:
     def _of_all_ranks(
         self, logs: dict[str, Any], code: tf.Tensor, notices: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Returns the logs averaged over all ranks, the codes of all and the sums of their notices,
+        """The logs averaged over all ranks, the codes of all and the sums of their notices,
         by one exchange."""
         engine = self.backward.exchange.engine
         if engine.size == 1:

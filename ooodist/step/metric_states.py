@@ -26,7 +26,7 @@ _PASSING = ("Identity", "Cast", "Reshape", "EnsureShape", "TensorScatterAdd", "S
 
 
 def metrics_of(model: keras.Model) -> list[keras.metrics.Metric]:
-    """Returns the individual metrics of a model, including compiled ones not used yet."""
+    """The individual metrics of a model, including compiled ones not used yet."""
     compiled = compiled_metrics(model)
     found = [m for m in model.metrics if m is not compiled]
     found += [
@@ -81,7 +81,7 @@ def check_adds_up(metric: keras.metrics.Metric, *args: Any, **kwargs: Any) -> No
 
 
 def _adds(value: tf.Tensor, handle: str) -> bool:
-    """Returns whether a value is that of the variable, or that with something added to it."""
+    """Whether a value is that of the variable, or that with something added to it."""
     op = value.op
     if op.type == "ReadVariableOp":
         return bool(op.inputs[0].name == handle)
@@ -106,7 +106,7 @@ def merge_states(engine: Engine, metric: Any) -> None:
 
 
 def _with_state(metric: Any, values: list[np.ndarray]) -> Any:
-    """Returns a copy of a metric with these values as its variables."""
+    """A copy of a metric with these values as its variables."""
     copies = {
         id(v): keras.Variable(value, dtype=v.dtype, trainable=False)
         for v, value in zip(metric.variables, values, strict=True)

@@ -33,7 +33,7 @@ class Notices:
         self._own[notice] = number
 
     def own(self) -> np.ndarray:
-        """Returns what this rank tells in its next call: float32, one for each :class:`Notice`."""
+        """What this rank tells in its next call: float32, one for each :class:`Notice`."""
         return self._own.copy()
 
     def learn(self, sums: np.ndarray) -> None:
@@ -41,5 +41,5 @@ class Notices:
         self._sums = np.asarray(sums).astype(int)
 
     def total(self, notice: Notice) -> int:
-        """Returns the sum over all ranks; the same on all of them after the same call."""
+        """The sum over all ranks; the same on all of them after the same call."""
         return int(self._sums[notice])

@@ -79,14 +79,14 @@ def scaling_parts(model: keras.Model, parts: int) -> Iterator[bool]:
 
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """Returns the optimizer that the model was compiled with, and those among its attributes."""
+    """The optimizer that the model was compiled with, and those among its attributes."""
     held = [getattr(model, "optimizer", None), *vars(model).values()]
     found = {id(o): o for o in held if isinstance(o, keras.optimizers.Optimizer)}
     return list(found.values())
 
 
 def loss_scale(model: keras.Model) -> tf.Tensor | None:
-    """Returns the scale of the loss, a scalar; None if it is not scaled.
+    """The scale of the loss, a scalar; None if it is not scaled.
 
     Raises:
         UserError: the model has several optimizers, and some scale the loss.
@@ -105,7 +105,7 @@ def loss_scale(model: keras.Model) -> tf.Tensor | None:
 
 
 def without_scaling(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """Returns the optimizer, or the one that it wraps if it scales the loss."""
+    """The optimizer, or the one that it wraps if it scales the loss."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return optimizer.inner_optimizer
     return optimizer
@@ -114,7 +114,7 @@ def without_scaling(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.O
 def optimizer_state_of(
     optimizer: keras.optimizers.Optimizer, weights: Mapping[str, keras.Variable]
 ) -> list[tuple[keras.Variable, str]]:
-    """Returns the optimizer's variables, each with the name of its weight; "" if it has none.
+    """The optimizer's variables, each with the name of its weight; "" if it has none.
 
     Keras names them after the paths of weights. Where several weights have one path, optimizers
     make what they keep for each in the order of the weights.
@@ -142,7 +142,7 @@ def optimizer_state_of(
 
 
 def state_prefix(path: str) -> str:
-    """Returns the prefix of the names that Keras gives to the optimizer state of a weight."""
+    """The prefix of the names that Keras gives to the optimizer state of a weight."""
     return f"{path.replace('/', '_')}_"
 
 

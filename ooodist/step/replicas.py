@@ -39,14 +39,14 @@ def follow_rank_0(engine: Engine, model: keras.Model, *, with_optimizer: bool) -
 
 
 def _alike_on_all(model: keras.Model, *, with_optimizer: bool = True) -> list[Any]:
-    """Returns the variables that all ranks begin with: all but the state of random generators."""
+    """The variables that all ranks begin with: all but the state of random generators."""
     optimizers = optimizers_of(model) if with_optimizer else []
     found = [*model.variables, *(v for o in optimizers for v in o.variables)]
     return list({id(v): v for v in found if not is_random_state(v)}.values())
 
 
 def that_differ(engine: Engine, variables: Sequence[Any]) -> list[Any]:
-    """Returns those of these variables that are not the same on all ranks."""
+    """Those of these variables that are not the same on all ranks."""
     checksums = engine.gather(np.array([checksum(v) for v in variables], np.uint32))
     differs = (checksums != checksums[0]).any(axis=0)
     return [v for v, d in zip(variables, differs, strict=True) if d]
@@ -125,7 +125,7 @@ def check_replicas(engine: Engine, model: keras.Model) -> None:
 
 
 def checksum(variable: Any, before: int = 0) -> int:
-    """Returns the CRC-32 of a variable's bytes, continuing from the checksum ``before``."""
+    """The CRC-32 of a variable's bytes, continuing from the checksum ``before``."""
     content = np.ascontiguousarray(_numpy(variable)).reshape(-1)
     return zlib.crc32(content.view(np.uint8).data, before)
 
@@ -133,7 +133,7 @@ def checksum(variable: Any, before: int = 0) -> int:
 def global_metrics(
     engine: Engine, model: keras.Model, result: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Returns the metrics over the samples of all ranks.
+    """The metrics over the samples of all ranks.
 
     They are computed from the merged states (see :mod:`ooodist.step.metric_states`), which is exact
     even if ranks have seen different numbers of samples. The local states are restored.
@@ -171,7 +171,7 @@ def reduce_together(
 
 
 def is_random_state(variable: Any) -> bool:
-    """Returns whether a variable is the state of a random generator, as dropout has one."""
+    """Whether a variable is the state of a random generator, as dropout has one."""
     return "seed_generator_state" in variable.path
 
 

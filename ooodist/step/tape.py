@@ -123,7 +123,7 @@ class DistributedGradientTape:
         output_gradients: Any = None,
         unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """Returns the gradients of ``target``, averaged over all ranks; see tf.GradientTape."""
+        """The gradients of ``target``, averaged over all ranks; see tf.GradientTape."""
         return gradient_with(
             self._backward,
             self._tape,

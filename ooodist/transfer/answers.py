@@ -93,7 +93,7 @@ def check(answers: Answers) -> None:
 
 
 def ask(model: keras.Model, graph: Graph) -> Answers | None:
-    """Returns a model's answers; None if its inputs are unknown or its outputs not finite.
+    """A model's answers; None if its inputs are unknown or its outputs not finite.
 
     The model runs in inference mode and is left as it is.
     """
@@ -107,7 +107,7 @@ def ask(model: keras.Model, graph: Graph) -> Answers | None:
 
 
 def _asked(model: keras.Model, graph: Graph, size: int, below: int) -> Answers:
-    """Returns a model's answers; raises whatever a user's model does.
+    """A model's answers. Raises whatever a user's model does.
 
     Args:
         model: the model.
@@ -132,7 +132,7 @@ def _asked(model: keras.Model, graph: Graph, size: int, below: int) -> Answers:
 
 
 def difference(model: keras.Model, answers: Answers) -> float | None:
-    """Returns how far a model's answers are from another's, as a share of the largest answer.
+    """How far a model's answers are from another's, as a share of the largest answer.
 
     None if the two take or make different shapes, so that they cannot be compared.
     """
@@ -157,7 +157,7 @@ def difference(model: keras.Model, answers: Answers) -> float | None:
 
 
 def computes_in_half(model: keras.Model) -> bool:
-    """Returns whether any layer computes in 16 bits."""
+    """Whether any layer computes in 16 bits."""
     from ooodist.compat.keras_model import layers_of
 
     return any("16" in str(layer.compute_dtype) for layer in layers_of(model))
@@ -185,7 +185,7 @@ def _question(number: int, symbol: Any, graph: Graph, unknown_size: int) -> Ques
 
 
 def _below(graph: Graph, number: int) -> int:
-    """Returns the limit of whole numbers that an input of floats is for; 0 if it is for others.
+    """The limit of whole numbers that an input of floats is for; 0 if it is for others.
 
     So many are a table's rows, or what the first layers scale down: an image's 0 to 255.
     """
@@ -201,7 +201,7 @@ def _below(graph: Graph, number: int) -> int:
 
 
 def _num_tokens(graph: Graph, number: int) -> int:
-    """Returns how many different integers an input may hold: as many as its tables have rows."""
+    """How many different integers an input may hold: as many as its tables have rows."""
     from_there = {number}
     for at, node in enumerate(graph.nodes):
         if from_there.intersection(node.inputs):

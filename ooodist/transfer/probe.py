@@ -24,7 +24,7 @@ def probe(
     batches: Sequence[Any],
     steps: int,
 ) -> list[float]:
-    """Returns the loss that each start reaches; the model is left as it was, bit for bit.
+    """The loss that each start reaches; the model is left as it was, bit for bit.
 
     Args:
         model: a compiled model.
@@ -71,6 +71,6 @@ def probe(
 
 
 def _twin(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """Returns a new optimizer of the same settings, without loss scaling."""
+    """Makes a new optimizer of the same settings, without loss scaling."""
     inner = without_scaling(optimizer)
     return type(inner).from_config(inner.get_config())

@@ -59,20 +59,20 @@ def note(model: keras.Model, start: WarmStart) -> None:
 
 
 def start_of(model: keras.Model) -> WarmStart | None:
-    """Returns the warm start of the model; None if it started cold."""
+    """The warm start of the model; None if it started cold."""
     found = getattr(model, _ATTRIBUTE, None)
     assert found is None or isinstance(found, WarmStart)
     return found
 
 
 def not_copied(model: keras.Model) -> frozenset[str]:
-    """Returns the names of the weights that a warm start has not copied; none without one."""
+    """The names of the weights that a warm start has not copied; none without one."""
     start = start_of(model)
     return frozenset() if start is None else start.not_copied
 
 
 def plain_of(model: keras.Model) -> dict[str, Any] | None:
-    """Returns the warm start as plain values, for checkpoints; None if the model started cold."""
+    """The warm start as plain values, for checkpoints; None if the model started cold."""
     start = start_of(model)
     return None if start is None else yaml_dataclass.plain(start)
 

@@ -62,7 +62,7 @@ class Channel:
 
 
 def channels() -> dict[int, Channel]:
-    """Returns those of descriptors 1 and 2: the same one if both are the same file."""
+    """Those of descriptors 1 and 2: the same one if both are the same file."""
     output = Channel(1)
     return {1: output, 2: output if os.path.sameopenfile(1, 2) else Channel(2)}
 

@@ -87,7 +87,7 @@ def _may_use_all() -> bool:
 
 
 def shares(cores: Iterable[int], number: int) -> list[tuple[int, ...]]:
-    """Returns so many shares of the cores, which differ by one core at most.
+    """Divides the cores into so many shares, which differ by one core at most.
 
     What Linux calls a CPU is a core here. Those of one processor, and the two threads of one
     physical core, stay together as far as possible.
@@ -102,7 +102,7 @@ def shares(cores: Iterable[int], number: int) -> list[tuple[int, ...]]:
 
 
 def _place(core: int) -> tuple[int, int, int]:
-    """Returns the numbers of a core's processor and physical core, and its own."""
+    """The numbers of a core's processor and physical core, and its own."""
     topology = _SYSTEM / f"cpu{core}" / "topology"
     try:
         processor, physical = (
@@ -114,5 +114,5 @@ def _place(core: int) -> tuple[int, int, int]:
 
 
 def threads() -> set[int]:
-    """Returns the ids of this process's threads."""
+    """The ids of this process's threads."""
     return {int(name) for name in os.listdir("/proc/self/task")}

@@ -12,7 +12,7 @@ from typing import IO
 
 
 def digest(content: str | bytes | Iterable[bytes]) -> bytes:
-    """Returns the 32-byte digest of a text (as UTF-8), of bytes, or of parts in sequence."""
+    """The 32-byte digest of a text (as UTF-8), of bytes, or of parts in sequence."""
     if isinstance(content, str):
         content = content.encode()
     whole = hashlib.sha256()
@@ -22,10 +22,10 @@ def digest(content: str | bytes | Iterable[bytes]) -> bytes:
 
 
 def hex_digest(content: str | bytes | Iterable[bytes], digits: int = 64) -> str:
-    """Returns the first hexadecimal digits of a :func:`digest`."""
+    """The first hexadecimal digits of a :func:`digest`."""
     return digest(content).hex()[:digits]
 
 
 def file_digest(file: IO[bytes]) -> str:
-    """Returns the digest, in hexadecimal, of the rest of a file, which is read in pieces."""
+    """The digest, in hexadecimal, of the rest of a file, which is read in pieces."""
     return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -58,7 +58,7 @@ def held(folder: Path, what: str, patience: float = 0.0) -> Iterator[None]:
 
 
 def _try(path: Path) -> int | None:
-    """Returns the descriptor of the file, now locked; None if another process has it."""
+    """Locks the file and returns its descriptor; None if another process has it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         # Not flock: forked processes would keep that one.

@@ -21,7 +21,7 @@ class Limit(NamedTuple):
 
 
 def resident_bytes() -> int | None:
-    """Returns the bytes of this process that are in memory now; None where the kernel won't say."""
+    """The bytes of this process that are in memory now; None where the kernel won't say."""
     try:
         pages = int(STATM.read_text().split()[1])
     except OSError:
@@ -30,7 +30,7 @@ def resident_bytes() -> int | None:
 
 
 def lowest_limit() -> Limit | None:
-    """Returns the lowest limit on the memory of this process; None if there is none.
+    """The lowest limit on the memory of this process; None if there is none.
 
     Limits are those of the process (``ulimit``, ``prlimit``), and of the control groups that it is
     in, as in a container or a job of a batch system.
@@ -41,7 +41,7 @@ def lowest_limit() -> Limit | None:
 
 
 def _limits_of_groups() -> list[Limit]:
-    """Returns the limits of the control group (version 2) of this process and those around it."""
+    """The limits of the control group (version 2) of this process and those around it."""
     try:
         lines = GROUPS.read_text().splitlines()
     except OSError:

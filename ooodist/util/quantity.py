@@ -16,12 +16,12 @@ _BEFORE_UNIT = re.compile(r"(?<=[0-9.])\s+(?=[A-Za-z])")
 
 
 def counted(number: int, word: str, plural: str = "s") -> str:
-    """Returns ``1 model`` or ``2 models``; ``plural`` is what is then added to the word."""
+    """Counts in words: ``1 model``, ``2 models``; ``plural`` is what is then added to the word."""
     return f"{number:,} {word}{'' if number == 1 else plural}"
 
 
 def parse(text: str, units: Mapping[str, float]) -> float | None:
-    """Returns the number times its unit; None for anything but a number and a known unit."""
+    """The number times its unit; None for anything but a number and a known unit."""
     found = _QUANTITY.fullmatch(text)
     return float(found[1]) * units[found[2]] if found and found[2] in units else None
 
@@ -29,7 +29,7 @@ def parse(text: str, units: Mapping[str, float]) -> float | None:
 def read(
     text: str, name: str, units: Mapping[str, float], example: str, *, positive: bool = False
 ) -> float:
-    """Returns the number times its unit, allowing spaces around the number.
+    """The number times its unit, allowing spaces around the number.
 
     Args:
         text: the quantity as given.

@@ -47,7 +47,7 @@ def replacing(
 
 
 def flush_to_disk(path: Path) -> None:
-    """Returns once a file or folder is on disk. Raises OSError."""
+    """Waits until a file or folder is on disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

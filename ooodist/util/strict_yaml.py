@@ -56,7 +56,7 @@ def parse_file(file: Path, option: str, *, most_characters: int | None = None) -
 
 
 def dump(value: Any) -> str:
-    """Returns a plain value as YAML text, from which :func:`parse` makes the same value."""
+    """Writes a plain value as YAML text, from which :func:`parse` makes the same value."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     return text
 

@@ -42,7 +42,7 @@ def call_users(path: str, arguments: Mapping[str, Any], key: str, returns: str) 
 
 
 def find_users(path: str, key: str, returns: str) -> Callable[..., Any]:
-    """Returns a user's function; see :func:`call_users`."""
+    """A user's function; see :func:`call_users`."""
     module_name, _, function_name = path.partition(":")
     try:
         target: Any = importlib.import_module(module_name)

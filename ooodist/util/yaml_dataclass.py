@@ -91,7 +91,7 @@ def read_text(cls: type[T], text: str, source: str) -> T:
 
 
 def dump(value: Any) -> str:
-    """Returns a dataclass or plain value as YAML text."""
+    """Writes a dataclass or plain value as YAML text."""
     return strict_yaml.dump(plain(value))
 
 

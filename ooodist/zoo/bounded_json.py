@@ -19,7 +19,7 @@ _BEGINNINGS = (b",", b":", b"[", b"{")  # one of them is before each value but t
 
 
 def loads(text: bytes, what: str) -> Any:
-    """Returns the value of a JSON text; raises UserError for one of too many values."""
+    """The value of a JSON text. Raises UserError for one of too many values."""
     values = sum(map(text.count, _BEGINNINGS))  # more than there are if texts contain the signs
     if values > MOST_VALUES:
         raise UserError(f"{what} has up to {values} values; there may be {MOST_VALUES}")
@@ -27,5 +27,5 @@ def loads(text: bytes, what: str) -> Any:
 
 
 def most_bytes(packed: int) -> int:
-    """Returns how many bytes content may have that is compressed to ``packed`` bytes."""
+    """How many bytes content may have that is compressed to ``packed`` bytes."""
     return FREE_BYTES + MOST_RATIO * packed

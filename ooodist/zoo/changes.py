@@ -64,7 +64,7 @@ class Changes:
             index.put(filter(None, (self._read(model, state) for model, state in some)), versions)
 
     def _read(self, model: str, state: State) -> tuple[Row, Outline] | None:
-        """Returns the row and outline of a model; None if its file is gone or damaged."""
+        """The row and outline of a model; None if its file is gone or damaged."""
         try:
             with self._storage.open(model) as file:
                 read = entries.read(file)
@@ -81,7 +81,7 @@ class Changes:
 
 
 def unused_row(model: str, meta: Meta, outline: Outline, size: int, created: float) -> Row:
-    """Returns the row of a model that was never used.
+    """The row of a model that was never used.
 
     Args:
         model: its id.

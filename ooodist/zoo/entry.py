@@ -196,7 +196,7 @@ def check(source: Path | BinaryIO) -> Checked:
 
 
 def digest(source: Path | BinaryIO) -> str:
-    """Returns a SHA-256 digest of a model file, in hex, that does not change when it is saved anew.
+    """A SHA-256 digest of a model file, in hex, that does not change when it is saved anew.
 
     Left out is what changes with each save: the date, and the memory addresses by which the config
     identifies shared objects, which are renumbered in order of first appearance.
@@ -300,7 +300,7 @@ def _opened(source: Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
 
 
 def _name_of(file: BinaryIO) -> object:
-    """Returns the name of an open file for errors: the path of fsspec's files, or the file name.
+    """The name of an open file for errors: the path of fsspec's files, or the file name.
 
     The name of a temporary file is a number: such files came over the network.
     """

@@ -9,7 +9,7 @@ _NUMBERS = (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Returns whether the error, or any in its chain of causes, means a full disk or quota."""
+    """Whether the error, or any in its chain of causes, means a full disk or quota."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _NUMBERS:
             return True

@@ -35,7 +35,7 @@ def read_graph(value: Any) -> Graph:
 
 @functools.cache
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """Returns a function that converts a plain value to the type ``hint``."""
+    """A function that converts a plain value to the type ``hint``."""
     parts = get_args(hint)
     choices: tuple[Any, ...] = ()
     convert: Callable[[Any], Any] | None = None

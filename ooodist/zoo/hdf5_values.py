@@ -15,7 +15,7 @@ from ooodist.errors import UserError
 
 
 def plain_dataset(store: h5py.File, place: str) -> h5py.Dataset:
-    """Returns the numeric data set of this name, whose values are contiguous in the file.
+    """The numeric data set of this name, whose values are contiguous in the file.
 
     Raises:
         UserError: there is no such data set, or it is of another kind.
@@ -38,13 +38,13 @@ def plain_dataset(store: h5py.File, place: str) -> h5py.Dataset:
 
 
 def values_of(stored: h5py.Dataset) -> np.ndarray:
-    """Returns the values of a data set, including bfloat16, which HDF5 itself lacks."""
+    """The values of a data set, including bfloat16, which HDF5 itself lacks."""
     values = np.asarray(stored[()])
     return values.view(_type_of(stored) or values.dtype)
 
 
 def _type_of(stored: h5py.Dataset) -> np.dtype | None:
-    """Returns the dtype of the values; None if they are not numbers."""
+    """The dtype of the values; None if they are not numbers."""
     if stored.dtype.kind in "fiub":
         return np.dtype(stored.dtype)
     if stored.dtype == np.dtype("V2") and stored.attrs.get("dtype") == "bfloat16":

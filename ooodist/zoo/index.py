@@ -71,7 +71,7 @@ class Row:
     last_used: float = 0.0
 
     def worth(self, now: float) -> float:
-        """Returns how much keeping the model is worth at the time ``now``, in Unix seconds."""
+        """How much keeping the model is worth at the time ``now``, in Unix seconds."""
         return retention.value(
             self.meta.accuracy, retention.decayed(self.value, self.last_used, now)
         )
@@ -121,7 +121,7 @@ class Index:
             yield
 
     def rows(self, task: str = "", dataset: str = "") -> list[Row]:
-        """Returns the rows of a task and a data set, ordered by id; an empty text matches any."""
+        """The rows of a task and a data set, ordered by id; an empty text matches any."""
         found = self._execute(
             f"select {_COLUMNS} from models where (? = '' or task = ?) "
             "and (? = '' or dataset = ?) order by id",
@@ -130,7 +130,7 @@ class Index:
         return [_row(each) for each in found]
 
     def row(self, model: str) -> Row | None:
-        """Returns the row of a model; None if there is none."""
+        """The row of a model; None if there is none."""
         found = self._execute(f"select {_COLUMNS} from models where id = ?", (model,))
         return _row(found[0]) if found else None
 
@@ -140,7 +140,7 @@ class Index:
         return {model: State(size, version) for model, size, version in found}
 
     def unsummarized(self) -> int:
-        """Returns the number of models that the summary lacks, as far as this index knows."""
+        """The number of models that the summary lacks, as far as this index knows."""
         return int(self._execute("select count(*) from models where not summarized")[0][0])
 
     def set_summarized(self) -> None:
@@ -256,12 +256,12 @@ class Index:
 
 
 def packed(outline: Outline) -> bytes:
-    """Returns an outline as compressed JSON."""
+    """An outline as compressed JSON."""
     return zlib.compress(json.dumps(plain_of(outline), separators=(",", ":")).encode(), 1)
 
 
 def unpacked(content: bytes) -> Outline:
-    """Returns the outline that :func:`packed` packed."""
+    """The outline that :func:`packed` packed."""
     return outline_from(json.loads(zlib.decompress(content)))
 
 

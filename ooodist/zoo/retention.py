@@ -41,7 +41,7 @@ MAD_TO_DEVIATION = 1.4826  # for a normal distribution
 
 
 def used(uses: float, last: float, now: float) -> float:
-    """Returns the decayed uses after one more use.
+    """The decayed uses after one more use.
 
     Args:
         uses: decayed uses as of the last use.
@@ -52,12 +52,12 @@ def used(uses: float, last: float, now: float) -> float:
 
 
 def decayed(uses: float, last: float, now: float) -> float:
-    """Returns uses as of ``last`` decayed until ``now``, both in Unix seconds."""
+    """Uses as of ``last`` decayed until ``now``, both in Unix seconds."""
     return uses * 2.0 ** (-max(0.0, now - last) / HALF_LIFE)  # clocks differ between machines
 
 
 def value(accuracy: float | None, uses: float) -> float:
-    """Returns the value of a model.
+    """The value of a model.
 
     Args:
         accuracy: 0 to 1; None if unknown.
@@ -67,7 +67,7 @@ def value(accuracy: float | None, uses: float) -> float:
 
 
 def keep(sizes: Sequence[int], values: Sequence[float], capacity: int) -> npt.NDArray[np.bool_]:
-    """Returns a mask, shape (models,), of the most valuable set of models that fits.
+    """A mask, shape (models,), of the most valuable set of models that fits.
 
     Args:
         sizes: sizes of the models in bytes.
@@ -95,7 +95,7 @@ def keep(sizes: Sequence[int], values: Sequence[float], capacity: int) -> npt.ND
 
 
 def leaving(rows: Sequence[Row], new: Row, capacity: int, now: float) -> list[str]:
-    """Returns the ids of the models that must leave a zoo so that a new one fits.
+    """The ids of the models that must leave a zoo so that a new one fits.
 
     Args:
         rows: models in the zoo.

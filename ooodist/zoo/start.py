@@ -139,7 +139,7 @@ def _start(model: keras.Model, config: WarmStartConfig, batches: Sequence[Any]) 
 
 
 def reason_of(error: Exception) -> str:
-    """Returns the message of an error, with its type unless it is a UserError."""
+    """The message of an error, with its type unless it is a UserError."""
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
 
@@ -247,7 +247,7 @@ def take_over(model: keras.Model, transformed: Transformed, batches: Sequence[An
 
 
 def named_weights(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns the weights of a model by their names in the graph."""
+    """The weights of a model by their names in the graph."""
     return {
         name: variable
         for name, variable in named_variables(model).items()

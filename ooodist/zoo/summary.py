@@ -107,7 +107,7 @@ def update(index: Index, storage: Storage) -> None:
 
 
 def write(lines: Iterable[Line]) -> bytes:
-    """Returns the content of a summary, gzipped.
+    """The content of a summary, gzipped.
 
     Args:
         lines: one for each model.
@@ -126,7 +126,7 @@ def write(lines: Iterable[Line]) -> bytes:
 
 
 def read(content: bytes, wanted: Mapping[str, State]) -> list[Line]:
-    """Returns the lines that describe the current files.
+    """The lines that describe the current files.
 
     Args:
         content: the summary, gzipped.

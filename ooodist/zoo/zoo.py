@@ -190,7 +190,7 @@ class Zoo:
             return self.add(file)
 
     def query(self, outline: Outline, wanted: Wanted, count: int = 1) -> list[Found]:
-        """Returns the best parents for a new model, best first.
+        """The best parents for a new model, best first.
 
         Similarities fall into ten buckets of equal width. Models in a higher bucket come first;
         within a bucket they are ordered by accuracy, then similarity, then age, the newest first.
@@ -227,7 +227,7 @@ class Zoo:
         return ranked[:count]
 
     def entry(self, model: str) -> Entry:
-        """Returns the entry of a model, without weights; raises UserError if it cannot be read."""
+        """The entry of a model, without weights. Raises UserError if it cannot be read."""
         with self._opened(model) as file:
             return entries.read(file)
 
@@ -255,11 +255,11 @@ class Zoo:
         return file
 
     def size(self, model: str) -> int:
-        """Returns the bytes of a model's file; raises UserError if there is no such model."""
+        """The bytes of a model's file. Raises UserError if there is no such model."""
         return self._known(model).bytes
 
     def list(self) -> builtins.list[Row]:
-        """Returns the rows of all models, ordered by id."""
+        """The rows of all models, ordered by id."""
         self.refresh()
         return self._index.rows()
 
@@ -337,7 +337,7 @@ class Zoo:
     # Choice
 
     def _leaving(self, new: Row, replace: str | None) -> builtins.list[str]:
-        """Returns the ids of models to remove for a new one; raises UserError if it is refused."""
+        """The ids of models to remove for a new one. Raises UserError if it is refused."""
         rows = [row for row in self._index.rows() if row.id not in (new.id, replace)]
         retention.check_accuracy(new.meta, [row.meta for row in rows])
         leaving = [] if replace is None else [replace]
@@ -348,7 +348,7 @@ class Zoo:
         return leaving
 
     def _prepare(self, models: Collection[str]) -> dict[str, Prepared]:
-        """Returns these models prepared for matching, without those that no longer exist."""
+        """These models prepared for matching, without those that no longer exist."""
         known = dict(self._prepared)  # a copy, as other threads add to it
         missing = [model for model in models if model not in known]
         by_content: dict[bytes, Prepared] = {}
@@ -360,7 +360,7 @@ class Zoo:
 
 
 def may_use(meta: Meta, user: str | None) -> bool:
-    """Returns whether a user may use a model; None is the owner of the zoo, who may use all."""
+    """Whether a user may use a model; None is the owner of the zoo, who may use all."""
     return user is None or not meta.access or user in meta.access
 
 

@@ -56,7 +56,7 @@ def load(
 
 
 def _module_of(config: DataConfig) -> str:
-    """Returns the name of the kind's module, which is that of the kind."""
+    """The name of the kind's module, which is that of the kind."""
     if type(config) is not KINDS.get(config.name):
         raise TypeError(f"{config!r} is no data config")
     return config.name

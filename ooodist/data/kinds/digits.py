@@ -25,7 +25,7 @@ _FILE = Path(__file__).with_name("digits.csv.gz")  # one line per image: its pix
 
 
 def load() -> tuple[np.ndarray, np.ndarray]:
-    """Returns pixels (1797, 8, 8), 0 to 16, and digits (1797,), both int64."""
+    """Pixels (1797, 8, 8), 0 to 16, and digits (1797,), both int64."""
     lines = np.loadtxt(_FILE, delimiter=",", dtype=np.int64)
     return lines[:, :-1].reshape(-1, ORIGINAL_SIZE, ORIGINAL_SIZE), lines[:, -1]
 

@@ -72,7 +72,7 @@ def _datasets(config: FunctionConfig) -> tuple[tf.data.Dataset, tf.data.Dataset 
 
 
 def _check_elements(name: str, dataset: tf.data.Dataset) -> tuple[Any, Any]:
-    """Returns the specs of x and y; raises UserError if a dataset does not have such pairs."""
+    """The specs of x and y. Raises UserError if a dataset does not have such pairs."""
     spec = dataset.element_spec
     leaves = tf.nest.flatten(spec)
     is_pair = isinstance(spec, tuple) and len(spec) == 2
@@ -87,7 +87,7 @@ def _check_elements(name: str, dataset: tf.data.Dataset) -> tuple[Any, Any]:
 
 
 def _count(name: str, dataset: tf.data.Dataset) -> int | None:
-    """Returns the number of samples; None for an endless data set."""
+    """The number of samples; None for an endless data set."""
     cardinality = int(dataset.cardinality())
     if cardinality == tf.data.INFINITE_CARDINALITY:
         return None

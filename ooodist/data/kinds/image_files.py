@@ -21,7 +21,7 @@ TAIL_BYTES = 64
 
 
 def class_folders(root: str) -> list[str]:
-    """Returns the sorted names of the folders in ``root``: at least one, without hidden ones."""
+    """The sorted names of the folders in ``root``: at least one, without hidden ones."""
     if not Path(root).is_dir():
         raise UserError(f"{root} is not a folder: image data needs a folder with one per class")
     names = sorted(
@@ -35,7 +35,7 @@ def class_folders(root: str) -> list[str]:
 
 
 def find_images(root: str, classes: list[str]) -> tuple[list[str], list[int]]:
-    """Returns all image files below the class folders in a fixed order, and their class numbers."""
+    """All image files below the class folders in a fixed order, and their class numbers."""
     files: list[str] = []
     labels: list[int] = []
     ignored: list[str] = []

@@ -44,7 +44,7 @@ class _SampleSeeds(keras.random.SeedGenerator):
 
 
 def with_layers(data: Data, config: DataLayers, share: Share) -> Data:
-    """Returns the data with the layers applied, or as it is if there are none.
+    """The data with the layers applied, or as it is if there are none.
 
     Raises:
         UserError: a layer cannot be applied to x.
@@ -141,7 +141,7 @@ def _made(
 def _as_function(
     layer: Callable[..., Any], seeds: _SampleSeeds, *, training: bool
 ) -> Callable[[tf.Tensor], Any]:
-    """Returns a function of x that calls a layer, or a user's function."""
+    """A function of x that calls a layer, or a user's function."""
     options: dict[str, Any] = {}
     if isinstance(layer, keras.Layer):
         draw_from(layer, seeds)

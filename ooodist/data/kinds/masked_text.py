@@ -110,7 +110,7 @@ class _Samples:
         self._predictions = predictions or max(1, round(CHOSEN * length))
 
     def read(self, index: tf.Tensor) -> Pair:
-        """Returns a sample with no token masked yet: x, and whether B is random."""
+        """A sample with no token masked yet: x, and whether B is random."""
         a, a_length, b, b_length, is_random = tf.unstack(self._pairs[index])
         place = tf.range(self._length)
         b_place = a_length + 2  # behind [CLS] A [SEP]
@@ -202,7 +202,7 @@ def _read(path: Path) -> Iterator[str]:
 def _joined(
     lines: Iterable[np.ndarray], documents: list[list[str]]
 ) -> tuple[np.ndarray, list[Document]]:
-    """Returns the tokens of all lines, joined, and where documents and their sentences are."""
+    """The tokens of all lines, joined, and where documents and their sentences are."""
     lines = iter(lines)
     tokens = [np.empty(0, np.int32)]
     found = []

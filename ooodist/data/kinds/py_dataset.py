@@ -13,7 +13,7 @@ from ooodist.errors import UserError
 
 
 def as_samples(given: keras.utils.PyDataset, name: str) -> tf.data.Dataset:
-    """Returns the samples of all batches, in their order.
+    """The samples of all batches, in their order.
 
     Args:
         given: batches (x, y) of one size each; the last may be smaller.

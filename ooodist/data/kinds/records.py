@@ -22,7 +22,7 @@ FOOTER_BYTES = 4
 
 
 def find_records(pattern: str) -> list[str]:
-    """Returns the sorted names of the files that match ``pattern``; at least one."""
+    """The sorted names of the files that match ``pattern``; at least one."""
     files = sorted(glob.glob(pattern))
     if not files:
         raise UserError(f"no file fits {pattern}: give the TFRecord files' pattern, as in a shell")
@@ -30,7 +30,7 @@ def find_records(pattern: str) -> list[str]:
 
 
 def count_records(files: list[str], compression: str) -> list[int]:
-    """Returns the number of records in each file.
+    """The number of records in each file.
 
     Reads only the records' lengths, so uncompressed files take little time. Raises UserError for a
     file that is empty, cut off, or no TFRecord file.

@@ -33,12 +33,12 @@ class Document:
     ends: tuple[int, ...]
 
     def start_of(self, sentence: int) -> int:
-        """Returns where a sentence begins; of one past the last, where the document ends."""
+        """Where a sentence begins; of one past the last, where the document ends."""
         return self.ends[sentence - 1] if sentence else self.begin
 
 
 def sentence_pairs(documents: Sequence[Document], most: int, seed: int) -> np.ndarray:
-    """Returns int64 (pairs, 5): begin and length of A, begin and length of B, whether B is random.
+    """Int64 (pairs, 5): begin and length of A, begin and length of B, whether B is random.
 
     Args:
         documents: two or more, without empty sentences.

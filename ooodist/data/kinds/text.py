@@ -51,7 +51,7 @@ def source(config: TextConfig) -> IndexedSource:
 
 
 def topics() -> list[str]:
-    """Returns the help texts that ship with Python, by their names."""
+    """The help texts that ship with Python, by their names."""
     from pydoc_data.topics import topics
 
     return [topics[name] for name in sorted(topics)]

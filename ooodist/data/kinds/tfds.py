@@ -125,7 +125,7 @@ def _import() -> ModuleType:
 
 
 def _builder(tfds: ModuleType, config: TFDSConfig) -> Any:
-    """Returns the data set's builder, once the data is on disk."""
+    """The data set's builder, once the data is on disk."""
     try:
         builder = tfds.builder(config.dataset, data_dir=config.data_dir)
         if builder.is_prepared():
@@ -191,7 +191,7 @@ def _is_image(tfds: ModuleType, feature: Any) -> bool:
 
 
 def _decoding(tfds: ModuleType, builder: Any, names: tuple[str, str]) -> Any:
-    """Returns the decoding that takes only these features and leaves images encoded."""
+    """The decoding that takes only these features and leaves images encoded."""
     features = builder.info.features
     images = [name for name in names if _is_image(tfds, features[name])]
     return tfds.decode.PartialDecoding(

@@ -69,7 +69,7 @@ def _compression(config: TFRecordConfig) -> str:
 
 
 def _records(config: TFRecordConfig, files: tf.Tensor) -> tf.data.Dataset:
-    """Returns the records of some files, in a fixed order."""
+    """The records of some files, in a fixed order."""
     return tf.data.Dataset.from_tensor_slices(files).interleave(
         lambda path: tf.data.TFRecordDataset(path, _compression(config)),
         cycle_length=FILES_AT_ONCE,

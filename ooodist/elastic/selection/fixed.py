@@ -14,7 +14,7 @@ FIXED = ("full", "head", "bias_norm_head")
 
 
 def fixed_weights(name: str, model: keras.Model, choice: Selectable) -> frozenset[str]:
-    """Returns the names of the weights that one of FIXED trains."""
+    """The names of the weights that one of FIXED trains."""
     everything = choice.weights(range(len(choice.items)))
     if name == "full":
         return everything
@@ -25,7 +25,7 @@ def fixed_weights(name: str, model: keras.Model, choice: Selectable) -> frozense
 
 
 def _biases_and_norms(model: keras.Model) -> Collection[str]:
-    """Returns the names of trainable biases and of all trained weights of normalization layers."""
+    """The names of trainable biases and of all trained weights of normalization layers."""
     weights = model.trainable_variables
     of_norms = {
         id(weight)

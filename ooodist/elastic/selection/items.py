@@ -53,7 +53,7 @@ class Selectable:
     fixed_seconds: float = 0.0
 
     def seconds(self, selected: Collection[int]) -> float:
-        """Returns the seconds of a step that trains the items with these numbers.
+        """The seconds of a step that trains the items with these numbers.
 
         Independent of their order to the last bit, because all ranks compare their results.
         """
@@ -71,11 +71,11 @@ class Selectable:
         return tuple(self.path_seconds.values())
 
     def units(self, selected: Iterable[int]) -> int:
-        """Returns the dX units that these items need, as a bit mask."""
+        """The dX units that these items need, as a bit mask."""
         return functools.reduce(operator.or_, map(self.needs.__getitem__, selected), 0)
 
     def seconds_of_units(self, units: int) -> float:
-        """Returns the seconds of the dX units in a bit mask."""
+        """The seconds of the dX units in a bit mask."""
         found = []
         while units:
             lowest = units & -units
@@ -100,7 +100,7 @@ class Selectable:
         return tuple(least) or tuple(range(min(1, len(self.items))))
 
     def numbers(self, weights: Collection[str]) -> frozenset[int]:
-        """Returns the numbers of the items that contain any of these weights."""
+        """The numbers of the items that contain any of these weights."""
         return frozenset(
             number
             for number, item in enumerate(self.items)
@@ -108,5 +108,5 @@ class Selectable:
         )
 
     def weights(self, selected: Collection[int]) -> frozenset[str]:
-        """Returns the names of the weights of these items."""
+        """The names of the weights of these items."""
         return frozenset(name for number in selected for name in self.items[number].weights)

@@ -51,7 +51,7 @@ def best_filling(
     capacities: IntArray,
     most_tried: int | None = None,
 ) -> Filling:
-    """Returns the most important filling of any of the knapsacks.
+    """The most important filling of any of the knapsacks.
 
     Args:
         weights: the weight of each item, at least 0; the sum must be below 2^62.
@@ -141,7 +141,7 @@ class _Core:
         )
 
     def search(self, left: int, least: int, most_tried: int | None = None) -> _Better:
-        """Returns the filling that gains most, if it gains more than ``least``.
+        """The filling that gains most, if it gains more than ``least``.
 
         Args:
             left: the capacity left beside the items before the split item.
@@ -183,7 +183,7 @@ class _Core:
         return _Better(best, items, given_up, tried)
 
     def _traced_back(self, origins: list[IntArray], turns: int, at: int) -> IntArray:
-        """Returns the items of filling number ``at`` after so many turns."""
+        """The items of filling number ``at`` after so many turns."""
         is_taken = self._is_taken.copy()
         for turn in reversed(range(turns)):
             kept = origins[turn]
@@ -195,7 +195,7 @@ class _Core:
 
 
 def _undominated(weights: IntArray, gains: IntArray, kept: IntArray) -> IntArray:
-    """Returns the fillings that gain more than every other that weighs no more."""
+    """The fillings that gain more than every other that weighs no more."""
     kept = kept[np.lexsort((-gains[kept], weights[kept]))]
     highest = np.maximum.accumulate(gains[kept])
     return kept[np.append(True, gains[kept[1:]] > highest[:-1])]

@@ -45,7 +45,7 @@ def select(
     budget: float,
     forced: Collection[int] = (),
 ) -> frozenset[int]:
-    """Returns the numbers of the items with the greatest summed importance that fit the budget.
+    """The numbers of the items with the greatest summed importance that fit the budget.
 
     The budget is exceeded by at most 1e-10 of it, and importance is resolved to 2^-46 of the
     greatest. All ranks find the same selection on any processor, as only integers are summed.
@@ -102,7 +102,7 @@ def select_planned(
     least: float,
     most: float,
 ) -> frozenset[int]:
-    """Returns the selection for the largest virtual budget whose step fits the actual budget.
+    """The selection for the largest virtual budget whose step fits the actual budget.
 
     It is found by bisection. A larger virtual budget can lead to a shorter step, so one larger than
     the one found may fit too; the selection returned always fits.
@@ -141,17 +141,17 @@ def select_planned(
 
 
 def least_seconds(choice: Selectable, forced: Collection[int] = ()) -> float:
-    """Returns the seconds of a step with the forced items only: the smallest possible budget."""
+    """The seconds of a step with the forced items only: the smallest possible budget."""
     return choice.seconds(always_selected(choice, forced))
 
 
 def always_selected(choice: Selectable, forced: Collection[int]) -> frozenset[int]:
-    """Returns the forced items, or if there are none, those next to the loss: a step must train."""
+    """The forced items, or if there are none, those next to the loss: a step must train."""
     return frozenset(forced or choice.head)
 
 
 def room_beside(choice: Selectable, forced: Collection[int], budget: float) -> float:
-    """Returns the seconds that the forced items leave of the budget plus 1e-10 of it.
+    """The seconds that the forced items leave of the budget plus 1e-10 of it.
 
     Raises:
         ValueError: the forced items take longer than that.
@@ -164,7 +164,7 @@ def room_beside(choice: Selectable, forced: Collection[int], budget: float) -> f
 
 
 def _whole(largest: float) -> Callable[[float], int]:
-    """Returns a function that scales floats to integers; ``largest`` becomes 2^PRECISION."""
+    """A function that scales floats to integers; ``largest`` becomes 2^PRECISION."""
     if largest < sys.float_info.min:  # no room: only items that take no time fit
         return lambda value: 0 if value <= largest else (1 << PRECISION) + 1
     return lambda value: round(min(value / largest, 2.0) * (1 << PRECISION))
@@ -182,7 +182,7 @@ def _warn_of_branches() -> None:
 def _closed_sets(
     start: int, needs: Sequence[int], cells: Mapping[int, int], most: int
 ) -> dict[int, int] | None:
-    """Returns the cells (scaled seconds) of each union of ``start`` with needs that fits the room.
+    """The cells (scaled seconds) of each union of ``start`` with needs that fits the room.
 
     Args:
         start: the units that run anyway, as a bit mask. They take no cells.
@@ -221,7 +221,7 @@ def _cells_of(units: int, cells: Mapping[int, int]) -> int:
 
 
 def _available(closed: Collection[int], needs: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Returns whether each set contains all needs of each item, of shape (closed sets, items)."""
+    """Whether each set contains all needs of each item, of shape (closed sets, items)."""
     num_words = 1 + functools.reduce(operator.or_, (*closed, *needs)).bit_length() // 64
 
     def words(sets: Iterable[int]) -> npt.NDArray[np.uint64]:

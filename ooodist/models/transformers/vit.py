@@ -59,7 +59,7 @@ def build_vit(config: VitConfig, data: DataDescription) -> keras.Model:
 
 
 def _patches(inputs: keras.KerasTensor, config: VitConfig) -> keras.KerasTensor:
-    """Returns a vector for each patch: (batch, patches, width)."""
+    """A vector for each patch: (batch, patches, width)."""
     height, width = inputs.shape[1:3]
     if height % config.patch or width % config.patch:
         raise UserError(

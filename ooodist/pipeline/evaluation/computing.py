@@ -132,14 +132,14 @@ class Measured:
 
 
 def with_losses(stage: Stage, loss: tf.Tensor) -> tf.Tensor:
-    """Returns a loss plus what the layers of a stage have added to it when it ran."""
+    """A loss plus what the layers of a stage have added to it when it ran."""
     return tf.add_n(
         [loss, *(tf.reduce_sum(tf.cast(added, tf.float32)) for added in stage.model.losses)]
     )
 
 
 def shapes_of_metrics(model: keras.Model) -> dict[str, tf.TensorShape]:
-    """Returns the shape of each metric's result, by name, in the order of the names.
+    """The shape of each metric's result, by name, in the order of the names.
 
     Args:
         model: its metrics are built, and ``get_metrics_result`` works while a graph is traced.
@@ -153,12 +153,12 @@ def shapes_of_metrics(model: keras.Model) -> dict[str, tf.TensorShape]:
 
 
 def in_a_row(results: dict[str, tf.Tensor], names: Sequence[str]) -> tf.Tensor:
-    """Returns these metrics as one float64 tensor of shape (numbers,)."""
+    """These metrics as one float64 tensor of shape (numbers,)."""
     return tf.concat([tf.reshape(tf.cast(results[n], tf.float64), [-1]) for n in names], 0)
 
 
 def by_name(row: tf.Tensor, shapes: dict[str, tf.TensorShape]) -> dict[str, np.ndarray]:
-    """Returns the metrics that :func:`in_a_row` has put in a row."""
+    """The metrics that :func:`in_a_row` has put in a row."""
     ends = np.cumsum([shape.num_elements() for shape in shapes.values()])
     parts = np.split(row.numpy(), ends[:-1])
     return {

@@ -89,7 +89,7 @@ class Evaluation:
         return works
 
     def metrics(self, batches: Iterator[Batch]) -> Iterator[dict[str, np.ndarray]]:
-        """Returns the metrics after each batch, the same on all ranks of a pipeline.
+        """The metrics after each batch, the same on all ranks of a pipeline.
 
         Their states change on the rank of the last stage alone.
 
@@ -107,7 +107,7 @@ class Evaluation:
         return (by_name(row, self._shapes) for (row,) in rows)
 
     def outputs(self, batches: Iterable[Batch]) -> Any:
-        """Returns the outputs of the model for all samples of these batches, in its structure.
+        """The outputs of the model for all samples of these batches, in its structure.
 
         Args:
             batches: x, (x,) or with what follows x for training, the same on all ranks of a
@@ -126,7 +126,7 @@ class Evaluation:
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *found)
 
     def gathered(self, outputs: Any) -> Any:
-        """Returns the outputs of all pipelines, one behind the other, on rank 0; None on others.
+        """The outputs of all pipelines, one behind the other, on rank 0; None on others.
 
         Args:
             outputs: arrays of shape (samples, ...) at position 0 of each pipeline, or what Keras
@@ -193,13 +193,13 @@ class Evaluation:
         return self._pass
 
     def _specs_of(self, inputs: Specs) -> list[Specs]:
-        """Returns what each stage sends for a batch with these inputs of the model."""
+        """What each stage sends for a batch with these inputs of the model."""
         if inputs not in self._specs:
             self._specs[inputs] = sent_specs(self._model, self._stages, inputs, training=False)
         return self._specs[inputs]
 
     def _samples(self, batch: Batch) -> Samples:
-        """Returns what this rank needs of a batch."""
+        """What this rank needs of a batch."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         inputs = self.assembly.splitter.inputs_of(x)
         specs = tuple(map(tf.TensorSpec.from_tensor, inputs))

@@ -14,7 +14,7 @@ from ooodist.util.patience import Patience
 def gather_rows(
     arrays: Sequence[np.ndarray], ranks: MPI.Comm, patience: Patience
 ) -> list[np.ndarray] | None:
-    """Returns the rows of all ranks, one rank's behind the other's, on rank 0; None on others.
+    """The rows of all ranks, one rank's behind the other's, on rank 0; None on others.
 
     All ranks of the communicator call it.
 

@@ -25,19 +25,19 @@ _OF_GRADIENT = "gradient_tape/"
 
 
 def kinds_of(traced: StepToMeasure) -> dict[str, str]:
-    """Returns the kind, F, dX or dW, of each unit of a step."""
+    """The kind, F, dX or dW, of each unit of a step."""
     return {unit.name: unit.kind for unit in (*traced.step.forward, *traced.step.backward)}
 
 
 def owner_of(kind: str, call: int) -> str:
-    """Returns the owner of the ops of this kind, F, dX or dW, of the call with this number."""
+    """The owner of the ops of this kind, F, dX or dW, of the call with this number."""
     return f"{kind}:{call}"
 
 
 def by_call(
     traced: StepToMeasure, model_name: str, calls: Sequence[Call]
 ) -> dict[tf.Operation, Owner]:
-    """Returns, for each op, what it is part of: F, dX or dW of a call, or the update of weights.
+    """Finds, for each op, what it is part of: F, dX or dW of a call, or the update of weights.
 
     The name of an op tells its call (see :class:`_Scopes`), the unit its kind. Ops of no unit are
     the forward pass of layers before the first weight, or what a backward pass needs besides.
@@ -75,7 +75,7 @@ class _Scopes:
         self._last = 0
 
     def call_of(self, name: str, *, is_forward: bool) -> int | None:
-        """Returns the number of the call; None if the op is not part of the model."""
+        """The number of the call; None if the op is not part of the model."""
         model, _, inside = name.partition("/")
         if not self._model.fullmatch(model):
             return None
@@ -93,13 +93,13 @@ def _numbered(name: str) -> re.Pattern[str]:
 
 
 def _layer_of(unit: str, layers: Collection[str]) -> str:
-    """Returns the layer of a unit such as ``dX:block/dense#2``; empty if it has none."""
+    """The layer of a unit such as ``dX:block/dense#2``; empty if it has none."""
     path = unit.partition(":")[2].partition("#")[0]
     return next((part for part in path.split("/") if part in layers), "")
 
 
 def saved_by_layer(traced: StepToMeasure, calls: Sequence[Call]) -> dict[tuple[str, str], int]:
-    """Returns the bytes of saved tensors by (name of the layer that makes them, one of UNTIL)."""
+    """The bytes of saved tensors by (name of the layer that makes them, one of UNTIL)."""
     kinds, layers = kinds_of(traced), {call.layer.name for call in calls}
     saved: dict[tuple[str, str], int] = {}
     for tensor in saved_tensors(traced.step, traced.owner_of, traced.weights):

@@ -62,7 +62,7 @@ ALONE_STEPS = 6
 def measure_in_parts(
     model: keras.Model, batch: Any, microbatches: int, engine: Engine, parts: int, *, steps: int
 ) -> tuple[LayerCost, ...]:
-    """Returns the costs of a model's calls on rank 0, and nothing on the others; all call it.
+    """The costs of a model's calls on rank 0, and nothing on the others; all call it.
 
     Each of the first ranks measures a part of the calls, or several, one after the other, where
     one would hold more than PART_BYTES. The model stays as it is. Variables that
@@ -117,7 +117,7 @@ def measure_in_parts(
 
 
 def is_small(model: keras.Model) -> bool:
-    """Returns whether any rank may hold the whole model for a moment."""
+    """Whether any rank may hold the whole model for a moment."""
     held = weight_bytes_by_call(model, calls_of(model))
     return sum(call.state + call.gradients for call in held) <= SMALL_BYTES
 
@@ -215,7 +215,7 @@ def measure_in_turns(
 
 
 def fewest_parts(held: Sequence[WeightBytes]) -> int:
-    """Returns the least number of parts none of which holds more than PART_BYTES, or than the
+    """The least number of parts none of which holds more than PART_BYTES, or than the
     largest call alone, if that is more."""
     sizes = [call.state + call.gradients for call in held]
     most, parts, size = max(PART_BYTES, *sizes), 1, 0
@@ -291,7 +291,7 @@ def traced_part(
 
 
 def traced_saved(splitter: BatchSplitter) -> Saved:
-    """Returns what the layers of the whole model save, from a trace that is not run."""
+    """What the layers of the whole model save, from a trace that is not run."""
     with traced_whole(splitter) as (part, traced):
         return saved_by_layer(traced, part.calls)
 

@@ -37,7 +37,7 @@ class CallSeconds(NamedTuple):
 def measure_layers(
     model: keras.Model, batch: Any, microbatches: int, *, steps: int = LAYER_STEPS
 ) -> tuple[LayerCost, ...]:
-    """Returns the costs of a model's calls (see :func:`ooodist.pipeline.stages.calls_of`).
+    """The costs of a model's calls (see :func:`ooodist.pipeline.stages.calls_of`).
 
     The model stays as it is.
 
@@ -92,7 +92,7 @@ def layer_costs(
     seconds: Sequence[CallSeconds],
     saved: Saved,
 ) -> tuple[LayerCost, ...]:
-    """Returns the costs of a model's calls from what was measured, and what shapes tell.
+    """The costs of a model's calls from what was measured, and what shapes tell.
 
     Costs of a layer, rather than of one of its calls, go to its first call.
 
@@ -132,7 +132,7 @@ def layer_costs(
 
 
 def _summed_bytes(variable: keras.Variable) -> int:
-    """Returns the bytes of a weight's gradient as replicas sum it."""
+    """The bytes of a weight's gradient as replicas sum it."""
     return summed_as(variable).itemsize * math.prod(variable.shape)
 
 
@@ -146,7 +146,7 @@ class WeightBytes(NamedTuple):
 
 
 def weight_bytes_by_call(model: keras.Model, calls: Sequence[Call]) -> list[WeightBytes]:
-    """Returns what each call of a model holds; a weight is held by the first call that has it."""
+    """What each call of a model holds; a weight is held by the first call that has it."""
     state, names, seen, found = state_bytes(model), names_by_id(model), set[int](), []
     for call in calls:
         own = {id(variable): variable for variable in getattr(call.layer, "variables", [])}
@@ -163,13 +163,13 @@ def weight_bytes_by_call(model: keras.Model, calls: Sequence[Call]) -> list[Weig
 
 
 def _are_first(calls: Sequence[Call]) -> list[bool]:
-    """Returns for each call whether it is the first one of its layer."""
+    """Finds for each call whether it is the first one of its layer."""
     first = {id(call.layer): number for number, call in reversed([*enumerate(calls)])}
     return [first[id(call.layer)] == number for number, call in enumerate(calls)]
 
 
 def _updates(seconds: Mapping[Owner | None, float]) -> dict[str, float]:
-    """Returns seconds of each weight's update; a joint cost is divided equally among weights."""
+    """Seconds of each weight's update; a joint cost is divided equally among weights."""
     updates: dict[str, float] = {}
     for owner, spent in seconds.items():
         if isinstance(owner, frozenset):

@@ -26,7 +26,7 @@ _ENDED = re.compile(r"\bOOM when allocating|std::bad_alloc|failed to allocate me
 
 
 def process_bytes(variables: Iterable[Any]) -> int | None:
-    """Returns what this process takes beside variables: code, libraries, graphs.
+    """What this process takes beside variables: code, libraries, graphs.
 
     It is read while no step runs. Where stages run on a GPU, variables are not in the process.
 
@@ -70,7 +70,7 @@ def explaining_lack_of_memory(
 def explained(
     error: BaseException, doing: str, planned: str = "", *, way_out: str = ""
 ) -> UserError:
-    """Returns the error to show where memory has ended.
+    """The error to show where memory has ended.
 
     Args:
         error: what allocating has raised.

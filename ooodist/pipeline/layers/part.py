@@ -50,7 +50,7 @@ def part_of(
     trains_before: bool,
     is_last: bool,
 ) -> Part:
-    """Returns a stage as a model that can be trained alone.
+    """A stage as a model that can be trained alone.
 
     Args:
         stage: a stage of the whole model.

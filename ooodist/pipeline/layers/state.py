@@ -19,24 +19,24 @@ from ooodist.step.optimizer import optimizer_state_of
 
 
 def size_of(variable: keras.Variable) -> int:
-    """Returns the bytes of a variable."""
+    """The bytes of a variable."""
     return math.prod(variable.shape) * int(tf.as_dtype(variable.dtype).size)
 
 
 def summed_as(variable: Any) -> np.dtype:
-    """Returns the dtype in which gradients of a variable are summed: MPI adds no 16-bit floats."""
+    """The dtype in which gradients of a variable are summed: MPI adds no 16-bit floats."""
     return np.dtype(np.float64 if tf.as_dtype(variable.dtype) == tf.float64 else np.float32)
 
 
 def state_bytes(model: keras.Model) -> dict[str, int]:
-    """Returns for each variable of a compiled model, by name, its bytes and those of its optimizer
+    """Finds for each variable of a compiled model, by name, its bytes and those of its optimizer
     state: momentum, moments, averages, whatever the optimizer keeps for it."""
     optimizer_state = optimizer_bytes(model)
     return {n: size_of(v) + optimizer_state.get(n, 0) for n, v in named_variables(model).items()}
 
 
 def optimizer_bytes(model: keras.Model) -> dict[str, int]:
-    """Returns for each weight that a compiled model trains, by name, the bytes of its optimizer
+    """Finds for each weight that a compiled model trains, by name, the bytes of its optimizer
     state."""
     optimizer, weights = model.optimizer, model.trainable_variables
     if not optimizer.built:

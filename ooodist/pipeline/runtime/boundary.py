@@ -41,7 +41,7 @@ class TensorBoundary:
         self.direct = direct
 
     def receive_buffers(self, kind: str) -> list[np.ndarray] | list[TensorMemory]:
-        """Returns receive buffers for one message, filled with zeros."""
+        """Receive buffers for one message, filled with zeros."""
         specs = self._specs_of(kind)
         if not self.direct:
             return [aligned_zeros(num_bytes(spec)) for spec in specs]
@@ -65,7 +65,7 @@ class TensorBoundary:
         return 0.0
 
     def num_bytes(self, kind: str) -> int:
-        """Returns the size of such a message."""
+        """The size of such a message."""
         return sum(map(num_bytes, self._specs_of(kind)))
 
     def _specs_of(self, kind: str) -> Sequence[tf.TensorSpec]:
@@ -89,13 +89,13 @@ class TensorMemory:
 
 
 def as_bytes(tensor: tf.Tensor) -> np.ndarray:
-    """Returns the bytes of a tensor of any dtype, shape (bytes,); no copy on a CPU."""
+    """The bytes of a tensor of any dtype, shape (bytes,); no copy on a CPU."""
     array = np.asarray(tensor) if tensor.shape.rank else np.asarray(tensor.numpy())
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def from_bytes(array: np.ndarray, spec: tf.TensorSpec) -> tf.Tensor:
-    """Returns the tensor with these bytes, which are not copied and must not be changed.
+    """The tensor with these bytes, which are not copied and must not be changed.
 
     Args:
         array: shape (bytes,), uint8, aligned as by :func:`aligned_zeros`.
@@ -110,7 +110,7 @@ def from_bytes(array: np.ndarray, spec: tf.TensorSpec) -> tf.Tensor:
 
 
 def aligned_zeros(num_bytes: int) -> np.ndarray:
-    """Returns zeros of shape (bytes,), uint8, whose memory TensorFlow takes without a copy."""
+    """Zeros of shape (bytes,), uint8, whose memory TensorFlow takes without a copy."""
     room = np.zeros(num_bytes + _ALIGNMENT, np.uint8)
     begin = -room.ctypes.data % _ALIGNMENT
     return room[begin : begin + num_bytes]

@@ -47,11 +47,11 @@ class Bucket:
         return [int(np.prod(variable.shape)) for variable in self.variables]
 
     def empty(self) -> np.ndarray:
-        """Returns a flat array for the sum, zeros of shape (all elements,)."""
+        """A flat array for the sum, zeros of shape (all elements,)."""
         return aligned_zeros(sum(self.sizes) * self.dtype.itemsize).view(self.dtype)
 
     def pack(self, gradients: Sequence[tf.Tensor]) -> np.ndarray:
-        """Returns the gradients of the weights, as one flat array of its own memory."""
+        """The gradients of the weights, as one flat array of its own memory."""
         flat, begin = self.empty(), 0
         for gradient, size in zip(gradients, self.sizes, strict=True):
             # On a CPU NumPy reads the tensor's own memory: this is the only copy.
@@ -61,18 +61,18 @@ class Bucket:
         return flat
 
     def as_tensor(self, flat: np.ndarray) -> tf.Tensor:
-        """Returns the tensor with the memory of such an array, which must not be changed."""
+        """The tensor with the memory of such an array, which must not be changed."""
         spec = tf.TensorSpec(flat.shape, tf.as_dtype(self.dtype))
         return from_bytes(flat.view(np.uint8), spec)
 
     def unpack(self, flat: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the weights' parts of such a tensor, in their shapes and dtypes."""
+        """The weights' parts of such a tensor, in their shapes and dtypes."""
         pairs = zip(tf.split(flat, self.sizes), self.variables, strict=True)
         return [tf.cast(tf.reshape(part, each.shape), each.dtype) for part, each in pairs]
 
 
 def by_layer(variables: Iterable[keras.Variable]) -> list[tuple[keras.Variable, ...]]:
-    """Returns the weights of each layer that follow each other and are summed in one dtype.
+    """The weights of each layer that follow each other and are summed in one dtype.
 
     What computes their gradients stays together: TensorFlow makes one op of a kernel's and a bias's
     where it finds both, which adds up the bias's in another order.

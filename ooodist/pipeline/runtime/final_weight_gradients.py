@@ -20,7 +20,7 @@ from ooodist.planner.pipeline.actions import Action
 def parts_by_action(
     tail: Sequence[Action], parts: Mapping[int, int]
 ) -> dict[Action, list[tuple[int, int]]]:
-    """Returns what each action of a tail computes instead: micro-batches and parts of W, in order.
+    """What each action of a tail computes instead: micro-batches and parts of W, in order.
 
     Args:
         tail: the last actions of a rank, each with a W.

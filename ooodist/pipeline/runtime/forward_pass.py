@@ -31,7 +31,7 @@ Batch = TypeVar("Batch")
 
 
 def lags(rank_of: Sequence[int]) -> list[int]:
-    """Returns by how many ticks each stage lags behind the first.
+    """The number of ticks by which each stage lags behind the first.
 
     Args:
         rank_of: the rank of each stage.
@@ -85,7 +85,7 @@ class ForwardPass(Iterator[Sequence[Any]], Generic[Batch]):
         self._sent: defaultdict[tuple[int, int], deque[Message]] = defaultdict(deque)
 
     def __next__(self) -> Sequence[Any]:
-        """Returns the next result; nothing on ranks that do not get it.
+        """The next result; nothing on ranks that do not get it.
 
         Raises:
             Stalled: a message did not come in time.
@@ -167,7 +167,7 @@ class ForwardPass(Iterator[Sequence[Any]], Generic[Batch]):
         sent.append(self._transport.send(_name(stage, batch), peer, self._tag(stage), arrays))
 
     def _tag(self, stage: int) -> int:
-        """Returns the tag of messages to a stage: from above, as those of training from below."""
+        """The tag of messages to a stage: from above, as those of training from below."""
         return self._transport.largest_tag - stage
 
 

@@ -164,7 +164,7 @@ class Gradients:
     def begun_by(
         self, variables: Mapping[int, Sequence[keras.Variable]]
     ) -> dict[int, list[Bucket]]:
-        """Returns, for each stage of this rank, the buckets whose sums begin when it is done.
+        """Finds, for each stage of this rank, the buckets whose sums begin when it is done.
 
         Args:
             variables: the trained variables of each stage, by number.
@@ -179,12 +179,12 @@ class Gradients:
         return begun
 
     def wait_for_begun(self) -> None:
-        """Returns when all sums that have begun are complete. Raises Stalled."""
+        """Waits until all sums that have begun are complete. Raises Stalled."""
         for message in self._sums.values():
             self._transport.wait(message)
 
     def exchanges(self, since: float) -> list[Exchange]:
-        """Returns when the sums of the last step ran, each by itself, in the order of their ends.
+        """Tells when the sums of the last step ran, each by itself, in the order of their ends.
 
         A sum that several stages of this rank need is shown at the first of them.
 
@@ -202,7 +202,7 @@ class Gradients:
         return sorted(found, key=lambda each: each.end)
 
     def sums(self) -> list[tf.Tensor]:
-        """Returns the gradients of ``updated``: sums over stages and replicas.
+        """The gradients of ``updated``: sums over stages and replicas.
 
         Raises:
             Stalled: another rank does not take part in time.
@@ -219,7 +219,7 @@ class Gradients:
         return list(self._read_all(totals))
 
     def _read(self, totals: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the gradients: these totals, by bucket, and the others' sums."""
+        """The gradients: these totals, by bucket, and the others' sums."""
         found: dict[str, tf.Tensor] = {}
         for index, bucket in enumerate(self.buckets):
             if str(index) in totals:
@@ -266,7 +266,7 @@ class Gradients:
 
 
 def owners_of(stages: Sequence[Stage], rank_of: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Returns the positions that have each trained weight, by its name."""
+    """The positions that have each trained weight, by its name."""
     owners: dict[str, set[int]] = {}
     for stage, position in zip(stages, rank_of, strict=True):
         for variable in stage.model.trainable_variables:

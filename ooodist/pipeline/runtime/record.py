@@ -104,7 +104,7 @@ class Record:
         self._sent = [self._world.Isend(self._own, rank, _METRICS) for rank in others]
 
     def logs(self) -> dict[str, Any]:
-        """Returns the logs of the step whose F are done: means over the replicas.
+        """The logs of the step whose F are done: means over the replicas.
 
         Raises:
             UserError: the metrics of a pipeline do not come in time.
@@ -142,7 +142,7 @@ class Record:
         return arrived
 
     def _rank_of(self, position: int, replica: int | None = None) -> int:
-        """Returns the rank at a position of a pipeline; None: of this rank's."""
+        """The rank at a position of a pipeline; None: of this rank's."""
         of = self._ranks.replica if replica is None else replica
         return of * self._ranks.positions + position
 

@@ -67,16 +67,16 @@ class Boundary(Protocol):
     """The connection of a stage to the next: FORWARD to it, INPUT_GRADIENT back from it."""
 
     def receive_buffers(self, kind: str) -> Sequence[Any]:
-        """Returns arrays, or other memory that MPI takes, to receive such a message into."""
+        """Arrays, or other memory that MPI takes, to receive such a message into."""
 
     def pack(self, kind: str, values: Sequence[Any]) -> Sequence[Any]:
-        """Returns the arrays of a message, which must not be changed until it is sent."""
+        """The arrays of a message, which must not be changed until it is sent."""
 
     def unpack(self, kind: str, arrays: Sequence[Any]) -> Sequence[Any]:
-        """Returns the values of a message; nobody else uses its arrays."""
+        """The values of a message; nobody else uses its arrays."""
 
     def link_seconds(self, kind: str) -> float:
-        """Returns the seconds of a message on an emulated link; 0 where links are real."""
+        """The seconds of a message on an emulated link; 0 where links are real."""
 
 
 class Runtime:
@@ -225,11 +225,11 @@ class Runtime:
         self._posted.append(self._transport.receive(str(action), peer, tag, places))
 
     def _what(self, action: Action) -> tuple[int, str, Boundary]:
-        """Returns, for a receive, the sending stage, what it sends, and the boundary between."""
+        """Finds, for a receive, the sending stage, what it sends, and the boundary between."""
         if action.kind == RECEIVE_FORWARD:
             return action.stage - 1, FORWARD, self._boundaries[action.stage - 1]
         return action.stage + 1, INPUT_GRADIENT, self._boundaries[action.stage]
 
     def _tag(self, stage: int, made: str, microbatch: int) -> int:
-        """Returns a tag that both sides share; consecutive steps reuse it, and MPI keeps order."""
+        """A tag that both sides share; consecutive steps reuse it, and MPI keeps order."""
         return self._tags[stage, made].start + microbatch

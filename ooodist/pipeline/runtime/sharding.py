@@ -57,7 +57,7 @@ def divided(weights: Iterable[tuple[str, int, tuple[int, ...]]], replicas: int) 
 def replicas_that_update(
     model: keras.Model, stages: Sequence[Stage], rank_of: Sequence[int], replicas: int
 ) -> dict[str, int]:
-    """Returns the replica that updates each trained weight, by its name; the same on all ranks.
+    """The replica that updates each trained weight, by its name; the same on all ranks.
 
     Args:
         model: compiled; its weights need no values.

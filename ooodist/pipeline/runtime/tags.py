@@ -13,7 +13,7 @@ Tags = Mapping[tuple[int, str], range]
 
 
 def message_tags(schedule: Schedule) -> Tags:
-    """Returns the tags of all micro-batches, by (stage that needs the message, kind).
+    """The tags of all micro-batches, by (stage that needs the message, kind).
 
     They differ among the messages from one rank to another; other pairs of ranks reuse them.
     """

@@ -226,7 +226,7 @@ class Transport:
         return self._post(Message(name, _not_all_of(communicator), [array], start))
 
     def wait(self, message: Message) -> float:
-        """Returns when the message has been received or sent.
+        """Waits until the message has been received or sent.
 
         Returns:
             the seconds that it waited.
@@ -290,14 +290,14 @@ class Transport:
             self._failure = error
 
     def _pause(self, moving: Sequence[Any], held: Sequence[Message]) -> float | None:
-        """Returns the seconds to the next poll; None to sleep until something is posted."""
+        """The seconds to the next poll; None to sleep until something is posted."""
         pauses = [max(0.0, message.not_before - time.monotonic()) for message in held]
         if moving:
             pauses.append(POLL_SECONDS if self._waits else PATIENT_POLL_SECONDS)
         return min(pauses, default=None)
 
     def _posts(self, seconds: float | None) -> list[Any]:
-        """Returns posted items, waiting up to this many seconds for the first (None: forever)."""
+        """Posted items, waiting up to this many seconds for the first (None: forever)."""
         found: list[Any] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._posted.get(timeout=seconds))

@@ -104,7 +104,7 @@ class Update:
             self._share()
 
     def _of_all(self, gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the factor that clips the global norm, and whether the gradients are finite."""
+        """The factor that clips the global norm, and whether the gradients are finite."""
         mine = np.array([float(value) for value in self._look(list(gradients))])
         everybody = np.empty_like(mine)
         wait(self._others.Iallreduce(mine, everybody, op=MPI.SUM))

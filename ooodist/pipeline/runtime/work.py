@@ -145,7 +145,7 @@ class StageWork:
         self._parts_done = [0] * self.parts
 
     def forward(self, microbatch: int, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns what the stage sends; for the last one, the outputs of the model."""
+        """What the stage sends; for the last one, the outputs of the model."""
         # Used only here: what I and W need of it is saved.
         targets = self._targets.pop(microbatch) if self._loss is not None else ()
         inputs = [*self._data.pop(microbatch), *received, *targets]
@@ -164,7 +164,7 @@ class StageWork:
         return sent
 
     def input_gradient(self, microbatch: int, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the gradients of those received tensors that have a floating-point dtype.
+        """The gradients of those received tensors that have a floating-point dtype.
 
         Args:
             microbatch: its number in the step.
@@ -214,7 +214,7 @@ class StageWork:
             self.on_last_gradient(self._buckets[part])
 
     def _compute(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        """Returns what the stage sends, then what it adds to the loss; traced and cut."""
+        """What the stage sends, then what it adds to the loss; traced and cut."""
         inputs, targets = tensors[: self._num_inputs], tensors[self._num_inputs :]
         num_reads = len(self.stage.reads)
         read = [tf.stop_gradient(tensor) for tensor in inputs[:num_reads]]
@@ -229,14 +229,14 @@ class StageWork:
 
 
 def in_structure(model: keras.Model, outputs: Sequence[tf.Tensor]) -> Any:
-    """Returns a model's outputs in its own structure: a single one, or a list or dictionary."""
+    """A model's outputs in its own structure: a single one, or a list or dictionary."""
     if isinstance(model, keras.Sequential):
         return outputs[0]
     return tf.nest.pack_sequence_as(model.output, list(outputs))
 
 
 def compiled_loss(model: keras.Model, targets: Any) -> Loss:
-    """Returns the loss that a model was compiled with, without what its layers add to it.
+    """The loss that a model was compiled with, without what its layers add to it.
 
     Args:
         model: the whole model, whose layers were called, so that they know what they add.
@@ -262,7 +262,7 @@ def compiled_loss(model: keras.Model, targets: Any) -> Loss:
 def loss_of_outputs(
     model: keras.Model, y: Any, predicted: Any, sample_weight: Any, *, training: bool
 ) -> tf.Tensor:
-    """Returns the loss of a batch, without what layers add to it; called while a graph is traced.
+    """The loss of a batch, without what layers add to it; called while a graph is traced.
 
     ``compute_loss`` adds what all layers add, and so reads weights that this rank may not have. It
     is only called if the user has overridden it.
@@ -299,7 +299,7 @@ def check_losses(stages: Sequence[Stage]) -> None:
 
 
 def _adds_to_loss(layer: keras.Layer) -> bool:
-    """Returns whether a layer or model adds to the loss."""
+    """Whether a layer or model adds to the loss."""
     found: list[Any] = []
 
     def look() -> None:

@@ -13,7 +13,7 @@ from ooodist.planner.costs import Network, StepCosts
 def lower_bound(
     costs: StepCosts, network: Network, steps_per_execution: int, *, carrying: bool = False
 ) -> float:
-    """Returns seconds per step that no plan can beat, in the model of the simulator.
+    """Seconds per step that no plan can beat, in the model of the simulator.
 
     A call takes at least its first forward pass, the minimum from each backward pass to the next,
     the minimum from the last backward pass to the end, and its fixed cost. Each of these minima is
@@ -58,14 +58,14 @@ def lower_bound(
 
 
 def _cpu_seconds(costs: StepCosts, network: Network) -> float:
-    """Returns the least CPU time that exchanging all gradients takes."""
+    """The least CPU time that exchanging all gradients takes."""
     num_bytes = sum(weight.num_bytes for weight in costs.weights)
     dtypes = len({weight.dtype for weight in costs.weights})  # they share no exchange
     return num_bytes * network.cpu_seconds_per_byte + dtypes * network.cpu_seconds_per_exchange
 
 
 def _exchange_seconds(costs: StepCosts, network: Network, behind: Mapping[str, float]) -> float:
-    """Returns the minimum from the start of the backward pass to the end of what follows exchanges.
+    """The minimum from the start of the backward pass to the end of what follows exchanges.
 
     The fixed cost of exchanges is counted once per dtype: all gradients of one could share one.
 
@@ -105,7 +105,7 @@ def _exchange_seconds(costs: StepCosts, network: Network, behind: Mapping[str, f
 
 
 def _earliest(costs: StepCosts) -> dict[str, float]:
-    """Returns when each gradient can be ready, in seconds from the start of the backward pass."""
+    """Finds when each gradient can be ready, in seconds from the start of the backward pass."""
     seconds = np.array([unit.seconds for unit in costs.backward])
     ready = {weight.name: 0.0 for weight in costs.weights}
     number = {unit.name: place for place, unit in enumerate(costs.backward)}
@@ -120,7 +120,7 @@ def _earliest(costs: StepCosts) -> dict[str, float]:
 
 
 def _idle_at_end(costs: StepCosts, network: Network) -> float:
-    """Returns seconds that compute must wait for the gradient ready last, whichever that is."""
+    """Seconds that compute must wait for the gradient ready last, whichever that is."""
     size = {weight.name: weight.num_bytes for weight in costs.weights}
     update = {weight.name: weight.update_seconds for weight in costs.weights}
     needed: set[str] = set()  # by units that complete a gradient

@@ -11,7 +11,7 @@ FUSION_BYTES = 128 << 20  # Horovod's default
 
 
 def ready_order(costs: StepCosts, order: Sequence[str] | None) -> tuple[str, ...]:
-    """Returns the names of the weights in the order in which their gradients become ready.
+    """The names of the weights in the order in which their gradients become ready.
 
     Weights that no backward unit completes come first: they are ready before the backward pass.
     """
@@ -23,7 +23,7 @@ def ready_order(costs: StepCosts, order: Sequence[str] | None) -> tuple[str, ...
 
 
 def need_order(costs: StepCosts) -> tuple[str, ...]:
-    """Returns the names of the weights in the order in which the next forward pass needs them.
+    """The names of the weights in the order in which the next forward pass needs them.
 
     Weights that no forward unit needs come last.
     """
@@ -31,7 +31,7 @@ def need_order(costs: StepCosts) -> tuple[str, ...]:
 
 
 def layers_by_need(costs: StepCosts) -> list[tuple[str, ...]]:
-    """Returns the weights that each forward unit is the first to need, in forward order.
+    """The weights that each forward unit is the first to need, in forward order.
 
     Weights that no forward unit needs are the last item; none is empty.
     """
@@ -61,7 +61,7 @@ class OrderFor:
         }
 
     def sequence(self, exchanges: Iterable[PlannedExchange]) -> tuple[str, ...]:
-        """Returns the order for exchanges in this sequence."""
+        """The order for exchanges in this sequence."""
         done = bytearray(len(self._names))
         order: list[int] = []
         for exchange in exchanges:
@@ -135,7 +135,7 @@ def fused(
     threshold: int = FUSION_BYTES,
     order: Sequence[str] | None = None,
 ) -> tuple[PlannedExchange, ...]:
-    """Returns the exchanges that Horovod's fusion makes of gradients that become ready in an order.
+    """The exchanges that Horovod's fusion makes of gradients that become ready in an order.
 
     It runs one at a time. When one ends, all that has become ready meanwhile travels together, up
     to ``threshold`` bytes. ``order`` is that of the backward units; None: baseline.
@@ -167,13 +167,13 @@ def fused(
 
 
 def parts_of(weight: WeightCost, parts: int) -> list[PlannedExchange]:
-    """Returns a gradient's exchanges in ``parts`` chunks, or in as many as it has room for."""
+    """A gradient's exchanges in ``parts`` chunks, or in as many as it has room for."""
     parts = min(parts, max_parts(weight))
     return [PlannedExchange((weight.name,), part, parts) for part in range(parts)]
 
 
 def max_parts(weight: WeightCost) -> int:
-    """Returns the largest number of chunks into which a gradient can be split."""
+    """The largest number of chunks into which a gradient can be split."""
     item_bytes = ITEM_BYTES.get(weight.dtype)
     if item_bytes is None:
         return 1

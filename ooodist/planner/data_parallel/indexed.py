@@ -152,7 +152,7 @@ class IndexedCosts:
             raise UserError(f"plan {plan.name}: {error}") from error
 
     def exchange_bytes(self, exchange: PlannedExchange, wire: str | None = None) -> int:
-        """Returns the bytes of an exchange, in the gradients' own dtype or in 16 bits.
+        """The bytes of an exchange, in the gradients' own dtype or in 16 bits.
 
         Raises UserError if its weight cannot be split so.
         """
@@ -169,7 +169,7 @@ class IndexedCosts:
     def pieces(
         self, num_bytes: int, partition_bytes: int | None, num_copies: int = 0
     ) -> tuple[Piece, ...]:
-        """Returns the pieces in which the engine sends an exchange; all but the last are full."""
+        """The pieces in which the engine sends an exchange; all but the last are full."""
         key = (num_bytes, partition_bytes, num_copies)
         if key not in self._pieces:
             most = partition_bytes or max(1, num_bytes)
@@ -195,7 +195,7 @@ class IndexedCosts:
         self._index_order(plan)
 
     def _index_order(self, plan: Plan) -> tuple[list[int], list[int]]:
-        """Returns the indices of the backward units in the plan's order, and ``ready_after``."""
+        """The indices of the backward units in the plan's order, and ``ready_after``."""
         known = self._last_order
         if known is not None and known.names is plan.order:
             return known.order, known.ready_after
@@ -234,7 +234,7 @@ class IndexedCosts:
         )
 
     def _index_exchanges(self, plan: Plan) -> tuple[list[tuple[int, ...]], list[tuple[Piece, ...]]]:
-        """Returns the weights and pieces of each exchange."""
+        """The weights and pieces of each exchange."""
         if len(self._exchanges) > MOST_KNOWN:
             self._exchanges.clear()
         known = self._exchanges
@@ -290,7 +290,7 @@ def _handed_over(
     *,
     in_sequence: bool,
 ) -> list[list[int]]:
-    """Returns the numbers of exchanges by when a step hands them over; see IndexedPlan.
+    """The numbers of exchanges by when a step hands them over; see IndexedPlan.
 
     Args:
         exchanges: their numbers and weights, in the plan's order.
@@ -310,7 +310,7 @@ def _handed_over(
 
 
 def part_bytes(weight: WeightCost, parts: int) -> list[int]:
-    """Returns the bytes of each chunk of a gradient. Raises UserError if it cannot be split so."""
+    """The bytes of each chunk of a gradient. Raises UserError if it cannot be split so."""
     if weight.dtype not in ITEM_BYTES:
         raise UserError(
             f"the gradient of {weight.name} is of type {weight.dtype} and cannot be split into "

@@ -54,7 +54,7 @@ class Lanes(ABC):
 
     @abstractmethod
     def next_end(self, taken: int, now: float) -> float:
-        """Returns when arrival number ``taken`` is complete; infinite if there is none.
+        """Finds when arrival number ``taken`` is complete; infinite if there is none.
 
         Those before it must be complete by ``now``, and all that is ready by now handed over.
         """

@@ -57,7 +57,7 @@ class LocalSearch:
         self._carrying = carrying
 
     def improve(self, plan: Plan, changes: int, *, follow: bool) -> Plan:
-        """Returns the best plan found by simulated annealing with this many random changes.
+        """The best plan found by simulated annealing with this many random changes.
 
         Args:
             plan: the start; it is returned if nothing better is found.
@@ -144,7 +144,7 @@ class LocalSearch:
         return replace(plan, order=tuple(changed))
 
     def _changed(self, plan: Plan, *, follow: bool) -> Plan:
-        """Returns the plan with one change, or unchanged if no drawn change is possible."""
+        """The plan with one change, or unchanged if no drawn change is possible."""
         kinds = [self._move_exchange, self._split, self._join, self._set_credit]
         if not follow:
             kinds.append(self._move_unit)
@@ -243,12 +243,12 @@ class LocalSearch:
 
 
 def _with(plan: Plan, start: int, end: int, exchanges: Sequence[PlannedExchange]) -> Plan:
-    """Returns the plan with the exchanges from ``start`` to ``end`` replaced."""
+    """The plan with the exchanges from ``start`` to ``end`` replaced."""
     return replace(plan, exchanges=(*plan.exchanges[:start], *exchanges, *plan.exchanges[end:]))
 
 
 def _whole(plan: Plan, weights: Sequence[str]) -> Plan:
-    """Returns the plan with these gradients unsplit, in the place of their first chunks."""
+    """The plan with these gradients unsplit, in the place of their first chunks."""
     chosen = set(weights)
     exchanges = [
         PlannedExchange(exchange.weights) if exchange.weights[0] in chosen else exchange
@@ -259,7 +259,7 @@ def _whole(plan: Plan, weights: Sequence[str]) -> Plan:
 
 
 def _not_carried(plan: Plan, weights: Sequence[str]) -> Plan:
-    """Returns the plan with these weights, and all in a bucket with one of them, not carried."""
+    """The plan with these weights, and all in a bucket with one of them, not carried."""
     chosen = set(weights)
     for exchange in plan.exchanges:
         if chosen.intersection(exchange.weights):

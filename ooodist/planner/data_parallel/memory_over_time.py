@@ -49,7 +49,7 @@ class Memory:
         ]
 
     def track(self, spans: Sequence[Span]) -> list[tuple[float, int]]:
-        """Returns (time, bytes alive from then on), ``base_bytes`` included, of a call's spans.
+        """Pairs (time, bytes alive from then on), ``base_bytes`` included, of a call's spans.
 
         At the end of a unit there can be two items with the same time: first what it has made is
         added, then what is no longer needed is freed.
@@ -83,7 +83,7 @@ class Memory:
         return [(0.0, at_first), *ends]
 
     def peak_bytes(self, plan: Plan) -> int:
-        """Returns the most bytes alive at one time in a call, however slow the network is.
+        """The most bytes alive at one time in a call, however slow the network is.
 
         A gradient then lives until the next step's first F unit that waits for its weight, or, if
         none does, to the end of the call; if it is carried, of the next call.
@@ -128,7 +128,7 @@ class Memory:
         return costs.base_bytes + self.residual_bytes(plan) + most
 
     def residual_bytes(self, plan: Plan) -> int:
-        """Returns the bytes of what is kept of gradients that travel in 16 bits, at all times."""
+        """The bytes of what is kept of gradients that travel in 16 bits, at all times."""
         narrow = set(plan.narrow)
         return sum(residual_bytes(w) for w in self._costs.weights if w.name in narrow)
 
@@ -139,7 +139,7 @@ def _columns(lives: list[tuple[int, int, int]]) -> tuple[Moments, Moments, Momen
 
 
 def _changes(births: Moments, deaths: Moments, sizes: Moments, num_moments: int) -> Moments:
-    """Returns bytes allocated (items 0, 2, 4, ...) and freed (1, 3, 5, ...) at each moment."""
+    """Bytes allocated (items 0, 2, 4, ...) and freed (1, 3, 5, ...) at each moment."""
     changes = np.zeros(2 * num_moments, dtype=np.int64)
     np.add.at(changes, 2 * births, sizes)
     np.add.at(changes, 2 * deaths + 1, -sizes)

@@ -114,7 +114,7 @@ class Planner:
         self._named: dict[int, dict[str, Plan]] = {}
 
     def named(self, steps_per_execution: int) -> dict[str, Plan]:
-        """Returns baseline, tuned, the best first-k and the best priority, within the limits."""
+        """Baseline, tuned, the best first-k and the best priority, within the limits."""
         if steps_per_execution not in self._named:  # finding them takes many simulations
             self._named[steps_per_execution] = self._find_named(steps_per_execution)
         return self._named[steps_per_execution]
@@ -165,7 +165,7 @@ class Planner:
         }
 
     def best_named(self) -> list[Plan]:
-        """Returns each named plan with the steps per execution that are best for it."""
+        """Each named plan with the steps per execution that are best for it."""
         return [
             self.named(self._fewest_steps(scores))[name]
             for name, scores in self._named_scores().items()
@@ -173,14 +173,14 @@ class Planner:
         ]
 
     def _named_scores(self) -> dict[str, dict[int, float]]:
-        """Returns each named plan's scores, by steps per execution."""
+        """Each named plan's scores, by steps per execution."""
         return {
             name: {steps: self._score(self.named(steps)[name]) for steps in self._steps}
             for name in self.named(self._steps[0])
         }
 
     def search_both(self, seed: int) -> tuple[Plan, Plan]:
-        """Returns the best plan, and the best of those that carry nothing, which may be the same.
+        """The best plan, and the best of those that carry nothing, which may be the same.
 
         The first is called ``carried`` if it carries something. Raises UserError if none fits into
         memory.
@@ -217,7 +217,7 @@ class Planner:
     def _carrying(
         self, pool: list[Plan], settings: Mapping[int, Sequence[Settings]], rng: random.Random
     ) -> list[Plan]:
-        """Returns plans that carry exchanges, from the best settings and plans that carry none."""
+        """Plans that carry exchanges, from the best settings and plans that carry none."""
         limits, watched, score = self._limits, self._simulator, self._loaded_score
         watched.phase = "carried exchanges, one setting after the other"
         family = Family(watched, limits.credits, limits.partitions, carrying=True)
@@ -259,7 +259,7 @@ class Planner:
         return [best, local.simplify(best, score(best) * (1 + SIMPLER_TOLERANCE / 2))]
 
     def _score(self, plan: Plan) -> float:
-        """Returns seconds per step with its share of the tracing; infinite if out of memory."""
+        """Seconds per step with its share of the tracing; infinite if out of memory."""
         memory = self._limits.memory_bytes
         if memory is not None and self._simulator.peak_bytes(plan) > memory:
             return float("inf")
@@ -271,11 +271,11 @@ class Planner:
         return seconds
 
     def _loaded_score(self, plan: Plan) -> float:
-        """Returns the score with a small penalty for load, which the search would ignore."""
+        """The score with a small penalty for load, which the search would ignore."""
         return self._score(plan) * (1 + LOAD_PENALTY * self._load(plan))
 
     def _load(self, plan: Plan) -> float:
-        """Returns what the model underrates: exchanges, and MiB copied for buckets and chunks."""
+        """What the model underrates: exchanges, and MiB copied for buckets and chunks."""
         copied = sum(
             self._bytes[weight] / exchange.parts
             for exchange in plan.exchanges
@@ -285,7 +285,7 @@ class Planner:
         return len(plan.exchanges) + copied / (1 << 20)
 
     def _pick(self, pool: Iterable[Plan], most: float = float("inf")) -> Plan:
-        """Returns the simplest of the best plans of the pool, with few steps per execution.
+        """The simplest of the best plans of the pool, with few steps per execution.
 
         Their number is no larger than needed. The plan is never slower than a named plan with as
         many steps, or with those that are best for it. Its score is at most ``most``, which one of
@@ -310,7 +310,7 @@ class Planner:
         return min(good, key=self._complexity)
 
     def _fewest_steps(self, scores: Mapping[int, float], worst: float = float("inf")) -> int:
-        """Returns the fewest steps whose score is about the best, and no worse than ``worst``."""
+        """The fewest steps whose score is about the best, and no worse than ``worst``."""
         tolerance = FEWER_STEPS_TOLERANCE if self._limits.total_steps is None else 0.0
         limit = min(worst, min(scores.values()) * (1 + tolerance))
         return min(steps for steps, score in scores.items() if score <= limit)

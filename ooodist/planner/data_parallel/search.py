@@ -31,7 +31,7 @@ def make_plan(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Plan:
-    """Returns the best plan found: in simulation never slower than the named ones.
+    """The best plan found: in simulation never slower than the named ones.
 
     Named plans count as far as they are within the limits, with their best k and credit, and with
     the steps per execution that are best for them, or those of this plan. Of nearly equal plans the
@@ -55,7 +55,7 @@ def make_plan(
 
 
 def in_wire(limits: Limits, setting: WireSetting) -> Limits:
-    """Returns the limits for what a job's ``exchange.wire`` says."""
+    """The limits for what a job's ``exchange.wire`` says."""
     if setting == "float32":
         return replace(limits, wire=None, only_exposed=False)
     if setting == "planned":
@@ -66,7 +66,7 @@ def in_wire(limits: Limits, setting: WireSetting) -> Limits:
 def plans_to_try(
     costs: StepCosts, network: Network, *, limits: Limits | None = None, seed: int = 0
 ) -> list[Plan]:
-    """Returns plans for a trial in training: the planned one, and others that may be as fast.
+    """Plans for a trial in training: the planned one, and others that may be as fast.
 
     These are the named ones and, if the planned one carries exchanges, the best that does not; and
     where it sends only some gradients in 16 bits, those of full width.
@@ -98,7 +98,7 @@ def comparison(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Plan]:
-    """Returns the plans to compare, by name, each with its prediction.
+    """The plans to compare, by name, each with its prediction.
 
     ``baseline`` is the engine without changes, ``tuned`` with its own settings at their best; these
     and ``first_k`` (with the best k) have one step per execution. ``barrier_removed``, otherwise
@@ -134,7 +134,7 @@ def comparison(
 
 
 def predicted(plan: Plan, costs: StepCosts, network: Network, *, carrying: bool = False) -> Plan:
-    """Returns the plan with the simulator's prediction.
+    """The plan with the simulator's prediction.
 
     Its lower bound is that of plans that carry exchanges if this one does, or with ``carrying``;
     and that of plans that send gradients in 16 bits, if this one does.
@@ -164,7 +164,7 @@ def _searched(
     *,
     exact: Plan | None = None,
 ) -> list[Plan]:
-    """Returns the best plan for the wire of the limits, and then others that may be tried.
+    """The best plan for the wire of the limits, and then others that may be tried.
 
     ``exact`` is the best plan of full width, if it is known.
     """

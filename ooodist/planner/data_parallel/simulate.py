@@ -127,7 +127,7 @@ class Simulator:
         self._memory = Memory(costs)
 
     def step_seconds(self, plan: Plan) -> float:
-        """Returns the seconds of one step: those of a call divided by its number of steps.
+        """The seconds of one step: those of a call divided by its number of steps.
 
         With carried exchanges, the call is any but the first.
 
@@ -158,7 +158,7 @@ class Simulator:
         )
 
     def entry_order(self, plan: Plan) -> list[PlannedExchange]:
-        """Returns exchanges in the order in which their pieces enter amid a long call."""
+        """Exchanges in the order in which their pieces enter amid a long call."""
         # A step with full steps before it, if exchanges of the previous step may still compete.
         step = 0 if self._indexed.all_awaited else 2
         plan = replace(plan, steps_per_execution=2 * step or 1, carried=())
@@ -167,7 +167,7 @@ class Simulator:
         return [plan.exchanges[e] for _, _, _, of, e, _ in execution.lanes.arrivals if of == step]
 
     def peak_bytes(self, plan: Plan) -> int:
-        """Returns the most bytes alive at one time, however slow the network is."""
+        """The most bytes alive at one time, however slow the network is."""
         self._indexed.check_order(plan)
         return self._memory.peak_bytes(plan)
 

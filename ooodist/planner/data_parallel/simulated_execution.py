@@ -61,7 +61,7 @@ class SimulatedExecution:
         return self._end(now)
 
     def repeat(self) -> float | None:
-        """Returns the same after playing a single step, if all steps are alike; else None."""
+        """The same after playing a single step, if all steps are alike; else None."""
         if not self._costs.all_awaited:
             return None
         if self._plan.carried:
@@ -80,7 +80,7 @@ class SimulatedExecution:
         return self._end(backward_end) + (self._steps - 1) * (forward_end - start)
 
     def _repeat_carrying(self) -> float | None:
-        """Returns what :meth:`repeat` does, after playing at most three steps."""
+        """What :meth:`repeat` gives, after playing at most three steps."""
         if self._steps < 3:
             return self.play()
         start = self._forward(0, self._begin())

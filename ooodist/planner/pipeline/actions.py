@@ -154,7 +154,7 @@ def check_size(stages: int, microbatches: int) -> None:
 
 
 def to_csv(schedule: Schedule) -> str:
-    """Returns the schedule as CSV, one line per rank, as :func:`from_csv` and PyTorch read it.
+    """The schedule as CSV, one line per rank, as :func:`from_csv` and PyTorch read it.
 
     PyTorch: ``_PipelineScheduleRuntime._load_csv(file, format="compute_only")``, or
     ``"compute_comms"`` for a schedule with transfers (torch/distributed/pipelining/schedules.py).
@@ -217,7 +217,7 @@ def from_csv(text: str, source: str) -> Schedule:
 
 
 def _rows(text: str, source: str) -> list[list[str]]:
-    """Returns the cells of each line, without what spreadsheets add: a mark, and an empty end."""
+    """The cells of each line, without what spreadsheets add: a mark, and an empty end."""
     try:
         rows = [row for row in csv.reader(io.StringIO(text.removeprefix("\ufeff"))) if row]
     except csv.Error as error:  # a cell of more than 131,072 letters, say
@@ -230,7 +230,7 @@ def _rows(text: str, source: str) -> list[list[str]]:
 
 
 def _computed(cell: str) -> list[Action]:
-    """Returns the compute actions of a cell; raises UserError if it is not an action."""
+    """The compute actions of a cell. Raises UserError if it is not an action."""
     cell = cell.strip()
     if not cell or _OF_SHARDED_WEIGHTS.fullmatch(cell):
         return []
@@ -249,7 +249,7 @@ def _refuse_gap(source: str, what: str, numbers: set[int], lacks: str) -> None:
 
 
 def trained_from(schedule: Schedule, first: int) -> Schedule:
-    """Returns the schedule in which the stages before ``first`` only run forward.
+    """The schedule in which the stages before ``first`` only run forward.
 
     Their I, W and B are dropped, and no input gradients are sent to them.
 
@@ -279,7 +279,7 @@ def trained_from(schedule: Schedule, first: int) -> Schedule:
 
 
 def tail_of(actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Returns the W's with which a rank's actions end; or the B, whose second half is a W."""
+    """The W's with which a rank's actions end; or the B, whose second half is a W."""
     if actions and actions[-1].kind == BACKWARD:
         return (actions[-1],)
     start = len(actions)
@@ -289,7 +289,7 @@ def tail_of(actions: Sequence[Action]) -> tuple[Action, ...]:
 
 
 def without_transfers(schedule: Schedule) -> Schedule:
-    """Returns the schedule without its sends and receives."""
+    """The schedule without its sends and receives."""
     return replace(
         schedule,
         actions=tuple(

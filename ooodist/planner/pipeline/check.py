@@ -81,7 +81,7 @@ def check(schedule: Schedule, costs: PipelineCosts | None = None) -> None:
 
 
 def grid(schedule: Schedule, rank: int | None = None, step: int = 0) -> str:
-    """Returns one line of steps per rank; with ``rank``, only those around ``step``, marked."""
+    """One line of steps per rank; with ``rank``, only those around ``step``, marked."""
     longest = max((len(actions) for actions in schedule.actions), default=0)
     steps = range(longest)
     if rank is not None:
@@ -241,7 +241,7 @@ def _check_memory(schedule: Schedule, costs: PipelineCosts) -> None:
 
 
 def _in_flight(schedule: Schedule, costs: PipelineCosts, rank: int) -> int:
-    """Returns how many micro-batches a rank has begun and not ended where it keeps most bytes."""
+    """How many micro-batches a rank has begun and not ended where it keeps most bytes."""
     saved = saved_bytes(schedule, costs)[rank]
     until = _step_of(schedule.actions[rank], saved.index(max(saved)))
     begun: set[tuple[int, int]] = set()
@@ -255,6 +255,6 @@ def _in_flight(schedule: Schedule, costs: PipelineCosts, rank: int) -> int:
 
 
 def _step_of(actions: Sequence[Action], number: int) -> int:
-    """Returns the step of the compute action with this number (transfers are not counted)."""
+    """The step of the compute action with this number (transfers are not counted)."""
     steps = [step for step, action in enumerate(actions) if action.kind in COMPUTE_KINDS]
     return steps[number]

@@ -73,7 +73,7 @@ class StageCost:
     exchange_cpu: Seconds = 0.0
 
     def seconds(self, kind: str) -> float:
-        """Returns the seconds that an action of this kind takes."""
+        """The seconds that an action of this kind takes."""
         if kind == FORWARD:
             return self.forward
         if kind == INPUT_GRADIENT:
@@ -84,11 +84,11 @@ class StageCost:
         return self.input_gradient + self.weight_gradient
 
     def transfer_seconds(self, kind: str) -> float:
-        """Returns the seconds from the end of an action until the other stage has its result."""
+        """The seconds from the end of an action until the other stage has its result."""
         return self.send_seconds if kind == FORWARD else self.send_back_seconds
 
     def saved_bytes(self, kind: str) -> tuple[int, int]:
-        """Returns the change of the bytes kept, at the start and at the end of such an action."""
+        """The change of the bytes kept, at the start and at the end of such an action."""
         if kind == FORWARD:
             return self.input_bytes + self.weight_bytes, 0
         if kind == INPUT_GRADIENT:
@@ -99,7 +99,7 @@ class StageCost:
         return self.gradient_bytes, -sum(self.in_flight_bytes)
 
     def exchange_span(self, last: float, tail: float, free: float) -> tuple[float, float]:
-        """Returns start and end of the stage's exchange.
+        """Start and end of the stage's exchange.
 
         Its first bucket is done in the first part of the tail; the last one is exchanged after the
         last W. In between, either the sums or the W's are slower, so that only those two bound it.
@@ -157,7 +157,7 @@ class PipelineCosts:
             )
 
     def most_of_one(self, stages: Sequence[int]) -> int:
-        """Returns the most bytes that one micro-batch keeps on a rank at once, if each W follows
+        """The most bytes that one micro-batch keeps on a rank at once, if each W follows
         its I. No schedule needs less.
 
         Args:
@@ -171,7 +171,7 @@ class PipelineCosts:
         return most
 
     def composition(self, stages: Collection[int], num_bytes: int, microbatches: int) -> str:
-        """Returns in words what the bytes that a rank keeps are made of.
+        """Says in words what the bytes that a rank keeps are made of.
 
         Args:
             stages: the stages of the rank.
@@ -187,7 +187,7 @@ class PipelineCosts:
         )
 
     def refuse_one_microbatch(self, what: str, rank_of: Sequence[int]) -> LacksMemory:
-        """Returns the error for a limit into which not even one micro-batch fits.
+        """The error for a limit into which not even one micro-batch fits.
 
         Args:
             what: what is refused, for the message.
@@ -211,23 +211,23 @@ class PipelineCosts:
 
 
 def bucket_bytes(num_bytes: int) -> int:
-    """Returns the most bytes of a bucket, given those of all gradients of a stage."""
+    """The most bytes of a bucket, given those of all gradients of a stage."""
     return max(BUCKET_BYTES, -(-num_bytes // MOST_BUCKETS))
 
 
 def stages_of_rank(rank_of: Sequence[int], rank: int) -> list[int]:
-    """Returns the stages of a rank, in order."""
+    """The stages of a rank, in order."""
     return [stage for stage, owner in enumerate(rank_of) if owner == rank]
 
 
 def shown_stages(stages: Sequence[int]) -> str:
-    """Returns in words the stages of a rank, which together need memory."""
+    """Says in words the stages of a rank, which together need memory."""
     numbers = " and ".join(map(str, stages))
     return f"stage {numbers}" if len(stages) == 1 else f"all of stages {numbers}"
 
 
 def forward_only(costs: PipelineCosts, first: int) -> PipelineCosts:
-    """Returns the costs if the stages before ``first`` only run forward.
+    """The costs if the stages before ``first`` only run forward.
 
     Those stages take no time for I, W, the exchange and the update, keep nothing for them, and
     receive no input gradients. Their ``base_bytes`` are unchanged.
@@ -259,6 +259,6 @@ def forward_only(costs: PipelineCosts, first: int) -> PipelineCosts:
 def equal_stages(
     stages: int, forward: float = 1.0, input_gradient: float = 1.0, weight_gradient: float = 1.0
 ) -> PipelineCosts:
-    """Returns equal costs for all stages: free transfers, and one byte kept per micro-batch."""
+    """Equal costs for all stages: free transfers, and one byte kept per micro-batch."""
     cost = StageCost(forward, input_gradient, weight_gradient, weight_bytes=1)
     return PipelineCosts((cost,) * stages)

@@ -41,7 +41,7 @@ RECEIVES = {FORWARD: RECEIVE_FORWARD, INPUT_GRADIENT: RECEIVE_BACKWARD}
 
 
 def result_of(kind: str) -> str:
-    """Returns the result of an action of this kind: FORWARD, INPUT_GRADIENT (for I and B), or
+    """The result of an action of this kind: FORWARD, INPUT_GRADIENT (for I and B), or
     WEIGHT_GRADIENT, for which no other action waits."""
     return INPUT_GRADIENT if kind == BACKWARD else kind
 
@@ -68,7 +68,7 @@ _USERS = {
 
 @cache
 def needs_of(stage: int, kind: str, stages: int) -> tuple[tuple[int, str], ...]:
-    """Returns the results that an action waits for: the stage that makes each, and its kind.
+    """The results that an action waits for: the stage that makes each, and its kind.
 
     The last one arrives only after all the others.
 
@@ -92,7 +92,7 @@ def users_of(
     first_trained: int = 0,
     kinds: tuple[str, ...] = SPLIT_KINDS,
 ) -> tuple[tuple[int, str], ...]:
-    """Returns the stages and kinds of the actions that wait for the result of an action.
+    """The stages and kinds of the actions that wait for the result of an action.
 
     Args:
         stage: the stage of the action.
@@ -111,7 +111,7 @@ def users_of(
 
 
 def receiver_of(stage: int, kind: str, stages: int, first_trained: int = 0) -> int | None:
-    """Returns the other stage that waits for the result of an action, or None.
+    """The other stage that waits for the result of an action, or None.
 
     The arguments are those of :func:`users_of`.
     """
@@ -120,7 +120,7 @@ def receiver_of(stage: int, kind: str, stages: int, first_trained: int = 0) -> i
 
 
 def with_transfers(schedule: Schedule) -> Schedule:
-    """Returns the schedule with sends and receives between stages of different ranks.
+    """The schedule with sends and receives between stages of different ranks.
 
     Each result is sent as soon as it is computed and received right before it is needed: a send
     blocks nobody.

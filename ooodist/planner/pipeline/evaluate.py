@@ -72,7 +72,7 @@ class Evaluator:
         self.least_seconds = self._least_seconds(costs)
 
     def _least_seconds(self, costs: PipelineCosts) -> float:
-        """Returns a lower bound of the step time: when the first F reaches a rank, all its work
+        """A lower bound of the step time: when the first F reaches a rank, all its work
         is still to do, and one micro-batch must pass through all stages and back."""
         ranks, stages = self._rank_of, costs.stages
         way = least = 0.0
@@ -94,14 +94,14 @@ class Evaluator:
         return max(least, last)
 
     def orders_of(self, schedule: Schedule) -> list[list[int]]:
-        """Returns the numbers of the actions of each rank."""
+        """The numbers of the actions of each rank."""
         return [
             [self._number(action) for action in actions if action.kind in SPLIT_KINDS]
             for actions in schedule.actions
         ]
 
     def schedule_of(self, orders: Sequence[Sequence[int]]) -> Schedule:
-        """Returns the schedule in which each rank runs the actions with these numbers."""
+        """The schedule in which each rank runs the actions with these numbers."""
         return Schedule(
             "orders",
             self._rank_of,
@@ -119,14 +119,14 @@ class Evaluator:
         return Action(stage, SPLIT_KINDS[kind], microbatch)
 
     def on_next_stage(self, number: int, *, upwards: bool) -> tuple[int, int] | None:
-        """Returns rank and number of the same action on the next (or previous) stage, or None."""
+        """Rank and number of the same action on the next (or previous) stage, or None."""
         number += 3 * self._microbatches if upwards else -3 * self._microbatches
         if 0 <= number < self.size:
             return self._rank_of[number // (3 * self._microbatches)], number
         return None
 
     def keeps_order(self, order: Sequence[int], one: int, other: int) -> bool:
-        """Returns whether the action moved from position ``other`` to ``one`` has passed none that
+        """Whether the action moved from position ``other`` to ``one`` has passed none that
         must stay before or after it.
 
         Those are actions of its micro-batch, and of its kind in adjacent micro-batches: renumbering
@@ -146,13 +146,13 @@ class Evaluator:
         )
 
     def in_turn(self, order: Sequence[int]) -> list[int]:
-        """Returns the order with each stage's micro-batches renumbered in turn; it is as fast."""
+        """The order with each stage's micro-batches renumbered in turn; it is as fast."""
         parts = [number // self._microbatches for number in order]
         turns = [itertools.count(part * self._microbatches) for part in range(len(self._bytes))]
         return [next(turns[part]) for part in parts]
 
     def fits(self, rank: int, order: Sequence[int]) -> bool:
-        """Returns whether a rank with this order stays within the memory limit."""
+        """Whether a rank with this order stays within the memory limit."""
         if self._limit is None:
             return True
         saved = self._base[rank]
@@ -164,7 +164,7 @@ class Evaluator:
         return True
 
     def step_seconds(self, orders: Sequence[Sequence[int]], most: float = math.inf) -> float:
-        """Returns the seconds of a step; infinity if the ranks deadlock.
+        """The seconds of a step; infinity if the ranks deadlock.
 
         Args:
             orders: the numbers of each rank's actions.
@@ -174,7 +174,7 @@ class Evaluator:
         return math.inf if ends is None else max(ends[0])
 
     def period(self, orders: Sequence[Sequence[int]]) -> float:
-        """Returns the seconds of a step among many without barriers, of orders without deadlocks.
+        """The seconds of a step among many without barriers, of orders without deadlocks.
 
         It equals :func:`ooodist.planner.pipeline.simulate.pipeline_period`.
         """
@@ -195,7 +195,7 @@ class Evaluator:
         link_free: dict[int, float],
         most: float = math.inf,
     ) -> tuple[list[float], float] | None:
-        """Returns when each rank's update and when the last F of the last stage end.
+        """Finds when each rank's update and when the last F of the last stage end.
 
         Args:
             orders: the numbers of each rank's actions.
@@ -272,7 +272,7 @@ class Evaluator:
                 time[rank] = max(time[rank], free[rank])
 
     def _tail_seconds(self, orders: Sequence[Sequence[int]]) -> list[float]:
-        """Returns for each stage the seconds of its W's in its rank's tail, as the simulator."""
+        """Finds for each stage the seconds of its W's in its rank's tail, as the simulator."""
         tails = [0.0] * len(self._stages)
         for order in orders:
             ends: dict[int, float] = {}

@@ -86,11 +86,11 @@ class Link:
     seconds_per_byte: Seconds = 0.0
 
     def seconds(self, num_bytes: int) -> float:
-        """Returns the seconds that a message of this size takes."""
+        """The seconds that a message of this size takes."""
         return self.latency + num_bytes * self.seconds_per_byte
 
     def all_reduce_seconds(self, num_bytes: int, members: int) -> float:
-        """Returns the seconds of summing so many bytes over the members of a ring of such links.
+        """The seconds of summing so many bytes over the members of a ring of such links.
 
         Each member sends its n-th part 2 (n - 1) times: Patarasuk and Yuan, "Bandwidth optimal
         all-reduce algorithms for clusters of workstations", JPDC 2009. Tensors that are summed at
@@ -137,7 +137,7 @@ class ModelCosts:
             )
 
     def link_between(self, source: int, target: int) -> Link:
-        """Returns the link from one rank of a pipeline to another."""
+        """The link from one rank of a pipeline to another."""
         return self.link if self.links is None else self.links[source][target]
 
     def check_links(self, ranks: int) -> None:
@@ -170,12 +170,12 @@ def merged(layers: Sequence[LayerCost], parts: Sequence[range]) -> tuple[LayerCo
 
 
 def with_sharded_optimizer(costs: ModelCosts, replicas: int) -> ModelCosts:
-    """Returns the costs of layers whose optimizer state replicas divide; see :func:`sharded`."""
+    """The costs of layers whose optimizer state replicas divide; see :func:`sharded`."""
     return replace(costs, layers=tuple(sharded(layer, replicas) for layer in costs.layers))
 
 
 def sharded(layer: LayerCost, replicas: int) -> LayerCost:
-    """Returns the cost with the optimizer state divided among replicas, as if evenly.
+    """The cost with the optimizer state divided among replicas, as if evenly.
 
     Whole weights are divided (``parallel.shard_optimizer``): the true share of a rank is known once
     its stages are.
@@ -190,7 +190,7 @@ def sharded(layer: LayerCost, replicas: int) -> LayerCost:
 
 
 def _recomputed(layer: LayerCost) -> LayerCost:
-    """Returns the cost with F run again in I; what W needs is then kept from I to W only."""
+    """The cost with F run again in I; what W needs is then kept from I to W only."""
     return replace(
         layer,
         input_gradient=layer.forward + layer.input_gradient,
@@ -203,7 +203,7 @@ def _recomputed(layer: LayerCost) -> LayerCost:
 def balanced_parts(
     costs: ModelCosts, ranks: int, chunks: int, microbatches: int
 ) -> list[tuple[range, ...]]:
-    """Returns splits into ``ranks * chunks`` stages whose slowest stage is as fast as possible.
+    """Splits into ``ranks * chunks`` stages whose slowest stage is as fast as possible.
 
     How many bytes a schedule keeps is known only once it is made. So with a memory limit there are
     several candidates: a split (if any) in which each stage, with as many micro-batches in flight
@@ -240,7 +240,7 @@ def balanced_parts(
 def stage_costs(
     costs: ModelCosts, parts: Sequence[range], rank_of: Sequence[int] | None = None
 ) -> PipelineCosts:
-    """Returns the costs of stages.
+    """The costs of stages.
 
     Args:
         costs: the costs of the layers.

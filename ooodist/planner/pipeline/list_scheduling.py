@@ -48,7 +48,7 @@ class Rule:
 def list_schedule(
     name: str, rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts, rule: Rule
 ) -> Schedule:
-    """Returns the schedule that the rule produces with these costs.
+    """The schedule that the rule produces with these costs.
 
     Raises:
         UserError: there is no stage or no micro-batch, the costs are those of another number of
@@ -150,7 +150,7 @@ class _Making:
         self._wake(end, rank)
 
     def _users_of(self, stage: int, kind: str) -> list[tuple[int, str]]:
-        """Returns the actions that become ready when the result of such an action arrives: those
+        """The actions that become ready when the result of such an action arrives: those
         of which it is the last need to be met."""
         made = stage, result_of(kind)
         return [
@@ -160,7 +160,7 @@ class _Making:
         ]
 
     def _allowed(self, rank: int, stage: int, kind: str) -> bool:
-        """Returns whether memory and the limits of the rule let such an action start now."""
+        """Whether memory and the limits of the rule let such an action start now."""
         if kind == WEIGHT_GRADIENT:
             return True
         if kind != FORWARD:
@@ -181,7 +181,7 @@ class _Making:
         return self._fits(rank, stage)
 
     def _fits(self, rank: int, stage: int) -> bool:
-        """Returns whether a micro-batch fits here and on the rank's later stages, so it can end."""
+        """Whether a micro-batch fits here and on the rank's later stages, so it can end."""
         return self._within(rank, self._needed[stage])
 
     def _within(self, rank: int, more: int) -> bool:

@@ -28,7 +28,7 @@ HOW_OFTEN = (6, 2, 2)  # weights of: one action, one on several stages, two of o
 def improve(
     orders: Sequence[Sequence[int]], evaluator: Evaluator, evaluations: int, seed: int
 ) -> tuple[float, Orders]:
-    """Returns the fastest orders found on a random walk, after their step time in seconds.
+    """The fastest orders found on a random walk, after their step time in seconds.
 
     Args:
         orders: the start of the walk; they fit into the memory limit.

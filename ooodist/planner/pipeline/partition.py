@@ -42,7 +42,7 @@ def partition(
     in_flight: Sequence[int] | None = None,
     memory_limit: int | None = None,
 ) -> tuple[range, ...]:
-    """Returns the range of layers of each stage; every stage has at least one.
+    """The range of layers of each stage; every stage has at least one.
 
     Args:
         layers: the layers, in order.
@@ -88,7 +88,7 @@ def partition(
 
 
 def smallest_parts(layers: Sequence[Layer], stages: int) -> tuple[range, ...]:
-    """Returns the split whose largest stage keeps the fewest bytes, with one micro-batch in flight.
+    """The split whose largest stage keeps the fewest bytes, with one micro-batch in flight.
 
     Raises UserError if there are fewer layers than stages.
     """
@@ -105,7 +105,7 @@ def _check(layers: Sequence[Layer], stages: int) -> None:
 
 
 def _bytes_of(layers: Sequence[Layer], in_flight: Sequence[int]) -> Callable[[int, int, int], int]:
-    """Returns the function of (stage, begin, end) to the bytes that a stage of these layers keeps,
+    """The function of (stage, begin, end) to the bytes that a stage of these layers keeps,
     with so many micro-batches in flight at each stage."""
     base = _sums(layer.base_bytes for layer in layers)
     saved = _sums(layer.saved_bytes for layer in layers)
@@ -122,7 +122,7 @@ def _best(
     cost: Callable[[int, int, int], float],
     join: Callable[[float, float], float],
 ) -> tuple[float, tuple[range, ...]]:
-    """Returns the split whose stage costs, combined by ``join``, are least, after that cost."""
+    """The split whose stage costs, combined by ``join``, are least, after that cost."""
     # best[j]: the least cost with the first j layers in the stages so far, and the stages' ends.
     best: list[tuple[float, tuple[int, ...]]] = [(0.0, ()), *[(math.inf, ())] * layers]
     for stage in range(stages):

@@ -60,7 +60,7 @@ def named_schedules(
 def auto(
     rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts, first_trained: int = 0
 ) -> Schedule:
-    """Returns the fastest schedule that the search finds.
+    """The fastest schedule that the search finds.
 
     Args:
         rank_of: the rank of each stage.
@@ -97,7 +97,7 @@ def auto(
 def best_known(
     rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts, first_trained: int = 0
 ) -> Schedule:
-    """Returns, without a search, the published schedule that fits and is fastest in simulation.
+    """Finds, without a search, the published schedule that fits and is fastest in simulation.
 
     Only if none fits into the memory limit, it is the fastest list schedule made from the costs.
     It keeps its name, with the suffix ``_split`` if it is faster with separate I and W.
@@ -117,7 +117,7 @@ def best_known(
 def schedules_to_try(
     rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts
 ) -> tuple[Schedule, ...]:
-    """Returns the best schedule found, and published ones that are nearly as fast in simulation.
+    """The best schedule found, and published ones that are nearly as fast in simulation.
 
     Predictions err by some percent, and orders differ in the load they put on caches and
     neighbors: only real steps tell which one is best.
@@ -136,7 +136,7 @@ def schedules_to_try(
 
 
 def _as_good(start: _Start, costs: PipelineCosts) -> Schedule:
-    """Returns the schedule as it was made, or split if it is faster with separate I and W."""
+    """The schedule as it was made, or split if it is faster with separate I and W."""
     if step_seconds(start.schedule, costs) <= start.seconds * (1 + SAME):
         return start.schedule
     return replace(split(start.schedule), name=f"{start.schedule.name}_split")
@@ -145,7 +145,7 @@ def _as_good(start: _Start, costs: PipelineCosts) -> Schedule:
 def fastest_named_seconds(
     rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts
 ) -> float:
-    """Returns the step seconds of the fastest named schedule that fits, with separate I and W;
+    """The step seconds of the fastest named schedule that fits, with separate I and W;
     infinity if none fits."""
     named = named_schedules(rank_of, microbatches, replace(costs, memory_limit=None))
     starts = _fastest_first(named, Evaluator(rank_of, microbatches, costs))
@@ -168,7 +168,7 @@ class _Start:
 
 
 def _fastest_first(schedules: Iterable[Schedule], evaluator: Evaluator) -> list[_Start]:
-    """Returns the distinct schedules that fit into the memory limit, the fastest first."""
+    """The distinct schedules that fit into the memory limit, the fastest first."""
     found: dict[tuple[tuple[int, ...], ...], _Start] = {}
     for schedule in schedules:
         orders = evaluator.orders_of(split(schedule))
@@ -179,7 +179,7 @@ def _fastest_first(schedules: Iterable[Schedule], evaluator: Evaluator) -> list[
 
 
 def _as_run(starts: list[_Start], evaluator: Evaluator, costs: PipelineCosts) -> list[_Start]:
-    """Returns the same schedules with the seconds of a step as it is run, the fastest first."""
+    """The same schedules with the seconds of a step as it is run, the fastest first."""
     if costs.has_barrier:
         return starts
     found = [replace(start, seconds=evaluator.period(start.orders)) for start in starts]
@@ -213,7 +213,7 @@ def _published(
 
 
 def split(schedule: Schedule) -> Schedule:
-    """Returns the schedule with each B replaced by I and W, so that I's result is sent before W."""
+    """The schedule with each B replaced by I and W, so that I's result is sent before W."""
 
     def parts(action: Action) -> tuple[Action, ...]:
         if action.kind != BACKWARD:

@@ -151,7 +151,7 @@ class Links:
         self._free: dict[tuple[int, int], float] = defaultdict(float)
 
     def arrival(self, source: int, target: int, at: float, seconds: float) -> float:
-        """Returns when a result that is ready at ``at`` arrives, taking ``seconds`` on the link."""
+        """Finds when a result that is ready at ``at`` arrives, taking ``seconds`` on the link."""
         link = self._rank_of[source], self._rank_of[target]
         if link[0] == link[1]:
             return at
@@ -185,7 +185,7 @@ def simulate_pipeline(schedule: Schedule, costs: PipelineCosts) -> PipelineTimel
 
 
 def pipeline_period(schedule: Schedule, costs: PipelineCosts) -> float:
-    """Returns the seconds of a step among many, where ranks do not wait for each other at its end.
+    """The seconds of a step among many, where ranks do not wait for each other at its end.
 
     Each rank begins a step when it has done its update of the step before, and has the metrics of
     that step, which are computed after the last F of the last stage::
@@ -212,7 +212,7 @@ def pipeline_period(schedule: Schedule, costs: PipelineCosts) -> float:
 
 
 def period_of(ends_of_step: Callable[[Sequence[float]], list[float]], ranks: int) -> float:
-    """Returns the seconds of a step among many.
+    """The seconds of a step among many.
 
     Args:
         ends_of_step: (when each rank begins the next step) -> when it can begin the one after it.
@@ -231,7 +231,7 @@ def period_of(ends_of_step: Callable[[Sequence[float]], list[float]], ranks: int
 
 
 def step_seconds(schedule: Schedule, costs: PipelineCosts) -> float:
-    """Returns the seconds of a step as it is run: with a barrier at its end, or among many.
+    """The seconds of a step as it is run: with a barrier at its end, or among many.
 
     Raises:
         Deadlock, UserError: as :func:`simulate_pipeline`.
@@ -302,7 +302,7 @@ def _simulated(
 
 
 def exchanges_of(runs: Sequence[Run], costs: PipelineCosts) -> tuple[Exchange, ...]:
-    """Returns the exchanges of a rank that take time, given what it runs in a step."""
+    """The exchanges of a rank that take time, given what it runs in a step."""
     ready: dict[int, float] = {}  # the end of each stage's last W
     for run in runs:
         if run.action.kind in (WEIGHT_GRADIENT, BACKWARD):
@@ -320,7 +320,7 @@ def exchanges_of(runs: Sequence[Run], costs: PipelineCosts) -> tuple[Exchange, .
 
 
 def _tail_seconds(actions: Sequence[Action], costs: PipelineCosts) -> dict[int, float]:
-    """Returns for each stage with W's in a rank's tail the seconds from their start to their end.
+    """Finds for each stage with W's in a rank's tail the seconds from their start to their end.
 
     The sums are those of :class:`ooodist.planner.pipeline.evaluate.Evaluator`, to the last bit.
     """
@@ -335,7 +335,7 @@ def _tail_seconds(actions: Sequence[Action], costs: PipelineCosts) -> dict[int, 
 
 
 def saved_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[tuple[int, ...], ...]:
-    """Returns for each rank the most bytes that it keeps during each of its actions.
+    """Finds for each rank the most bytes that it keeps during each of its actions.
 
     They depend on the order of the rank's actions alone, not on when they run. Stages before the
     first one that trains keep nothing for I and W.
@@ -351,5 +351,5 @@ def saved_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[tuple[int, ..
 
 
 def peak_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[int, ...]:
-    """Returns the most bytes that each rank keeps at any time."""
+    """The most bytes that each rank keeps at any time."""
     return tuple(max(saved, default=0) for saved in saved_bytes(schedule, costs))

@@ -141,7 +141,7 @@ class _Making:
             self._append(rank, INPUT_GRADIENT)
 
     def _wants_forward(self, rank: int) -> bool:
-        """Returns whether the F of this round is due before the I."""
+        """Whether the F of this round is due before the I."""
         begun = self._done[rank, FORWARD]
         if begun == self._microbatches:
             return False
@@ -196,15 +196,15 @@ class _Making:
             self._arrivals[other, kind].append(at)
 
     def _is_too_idle(self, rank: int, until: float) -> bool:
-        """Returns whether a rank idle until then would have waited longer than any other has."""
+        """Whether a rank idle until then would have waited longer than any other has."""
         return self._idle[rank] + until - self._now[rank] > self._most_idle
 
     def _weights_left(self, rank: int) -> int:
-        """Returns how many W the rank could run now."""
+        """How many W the rank could run now."""
         return self._done[rank, INPUT_GRADIENT] - self._done[rank, WEIGHT_GRADIENT]
 
     def _fits_forward(self, rank: int, saved: int) -> bool:
-        """Returns whether an F and its I fit; by then there may be no W left to free memory."""
+        """Whether an F and its I fit; by then there may be no W left to free memory."""
         return self._is_within(saved + sum(self._costs.stages[rank].in_flight_bytes))
 
     def _fits_backward(self, rank: int) -> bool:

@@ -41,7 +41,7 @@ class Division:
 
 
 def ways_to_divide(devices: int) -> list[tuple[int, int]]:
-    """Returns all pairs of ranks of a pipeline, and replicas, that use every device."""
+    """All pairs of ranks of a pipeline, and replicas, that use every device."""
     return [(devices // data, data) for data in range(1, devices + 1) if devices % data == 0]
 
 
@@ -54,7 +54,7 @@ def divide(
     *,
     shard_optimizer: bool = False,
 ) -> list[Division]:
-    """Returns all ways to divide the devices, the fastest step first, those without a plan last.
+    """All ways to divide the devices, the fastest step first, those without a plan last.
 
     With ``auto``, the best known schedule counts; a search for each way would take too long.
 
@@ -99,7 +99,7 @@ def _seconds(way: Division) -> float:
 
 
 def described(ways: Sequence[Division], samples: int | None = None) -> str:
-    """Returns in words what each way promises, in their order.
+    """Says in words what each way promises, in their order.
 
     Args:
         ways: as :func:`divide` returns them.

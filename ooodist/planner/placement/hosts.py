@@ -49,11 +49,11 @@ class Placement:
     replicas: int
 
     def host(self, replica: int, position: int) -> int:
-        """Returns the host of a rank."""
+        """The host of a rank."""
         return replica // self.replicas * (max(self.groups) + 1) + self.groups[position]
 
     def costs(self, costs: ModelCosts, hosts: Hosts) -> ModelCosts:
-        """Returns the costs with the links that this placement gives to pipelines and replicas.
+        """The costs with the links that this placement gives to pipelines and replicas.
 
         Ranks of a host that send to another at the same time share its link evenly: replicas send
         the same messages, and all positions sum their gradients at the end of a step.
@@ -69,7 +69,7 @@ class Placement:
         return replace(costs, link=hosts.between, links=links, replica_link=ring)
 
     def crossings(self, pairs: Sequence[tuple[int, int]]) -> frozenset[tuple[int, int]]:
-        """Returns those pairs of positions that are on different hosts."""
+        """Those pairs of positions that are on different hosts."""
         return frozenset(pair for pair in pairs if self.groups[pair[0]] != self.groups[pair[1]])
 
 

@@ -23,7 +23,7 @@ MOST_DIVISIONS = 2_000  # of positions into groups; beyond, only neighbors are t
 def best_placement(
     costs: ModelCosts, hosts: Hosts, ranks: int, microbatches: int, chunks: int | None = None
 ) -> Placement:
-    """Returns the placement whose step is fastest in simulation.
+    """The placement whose step is fastest in simulation.
 
     It is the best of all in which replicas are placed alike, for pipelines of which there are at
     most ``MOST_DIVISIONS`` divisions into groups: such as 8 ranks on hosts of 4 devices.

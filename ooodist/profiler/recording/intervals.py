@@ -8,7 +8,7 @@ Interval = tuple[float, float]
 
 
 def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
-    """Returns the union of intervals, as disjoint intervals in order."""
+    """The union of intervals, as disjoint intervals in order."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
@@ -19,7 +19,7 @@ def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def common_intervals(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
-    """Returns the intersection of two merged lists of intervals, merged."""
+    """The intersection of two merged lists of intervals, merged."""
     common: list[Interval] = []
     i = j = 0
     while i < len(first) and j < len(second):
@@ -34,7 +34,7 @@ def common_intervals(first: Sequence[Interval], second: Sequence[Interval]) -> l
 
 
 def without_intervals(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
-    """Returns the difference of two merged lists of intervals, first minus second, merged."""
+    """The difference of two merged lists of intervals, first minus second, merged."""
     gaps = []
     before = float("-inf")
     for start, end in second:
@@ -44,5 +44,5 @@ def without_intervals(first: Sequence[Interval], second: Sequence[Interval]) -> 
 
 
 def total_length(intervals: Iterable[Interval]) -> float:
-    """Returns the sum of the lengths of merged intervals."""
+    """The sum of the lengths of merged intervals."""
     return sum(end - start for start, end in intervals)

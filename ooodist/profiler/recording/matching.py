@@ -44,7 +44,7 @@ class Recorded:
     events: EventsOfOp
 
     def of_ops(self, ops: Sequence[tf.Operation]) -> list[OpEvent]:
-        """Returns the events of these ops, sorted by start."""
+        """The events of these ops, sorted by start."""
         found = [event for op in ops for event in self.events.get(op.name, ())]
         for op in ops:
             if op.type in _CALLS:
@@ -54,7 +54,7 @@ class Recorded:
 
 
 def match_steps(events: Sequence[OpEvent], steps: Sequence[TracedStep]) -> list[Recorded]:
-    """Returns the steps that were recorded, in the order in which they ran.
+    """The steps that were recorded, in the order in which they ran.
 
     Args:
         events: from :func:`ooodist.profiler.recording.xplane.read_op_events`.
@@ -83,7 +83,7 @@ def match_steps(events: Sequence[OpEvent], steps: Sequence[TracedStep]) -> list[
 
 
 def telling_ops(step: TracedStep) -> dict[str, list[tf.Operation]]:
-    """Returns, for each unit of a step, the ops that tell when it ran.
+    """Finds, for each unit of a step, the ops that tell when it ran.
 
     Left out are forward ops that TensorFlow may run at any time, long before or after the rest
     of the layer: those that only read and cast weights, and those for which the backward pass
@@ -107,7 +107,7 @@ def telling_ops(step: TracedStep) -> dict[str, list[tf.Operation]]:
 
 
 def _executions(events: Sequence[OpEvent]) -> list[EventsOfOp]:
-    """Returns the events of each function call, by op name; calls in the order of their start."""
+    """The events of each function call, by op name; calls in the order of their start."""
     executions: dict[int, EventsOfOp] = {}
     for event in events:
         name = _REWRITTEN.sub("", event.name)

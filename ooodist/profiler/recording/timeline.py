@@ -105,7 +105,7 @@ def make_timeline(events: Sequence[OpEvent], steps: Sequence[TracedStep]) -> Tim
 
 
 def executed_order(timeline: Timeline, step: int) -> list[str]:
-    """Returns the names of a step's backward units in the order in which they ran.
+    """The names of a step's backward units in the order in which they ran.
 
     A unit counts as run when the last of its ops that an order can hold back has started. (Not the
     first: a loop's counter, and its reads of saved tensors, run ahead of its data.) Units without
@@ -138,7 +138,7 @@ def _unit_runs(
 def _exchange_runs(
     number: int, recorded: Recorded, units: Mapping[str, UnitRun], uses: Mapping[str, UnitRun]
 ) -> list[ExchangeRun]:
-    """Returns a step's exchanges, given its units' runs and the next step's uses of weights."""
+    """A step's exchanges, given its units' runs and the next step's uses of weights."""
     runs = []
     for exchanged in recorded.step.exchanges:
         weights = set(exchanged.weights)
@@ -161,7 +161,7 @@ def _exchange_runs(
 
 
 def _first_uses(step: TracedStep, runs: Mapping[str, UnitRun]) -> dict[str, UnitRun]:
-    """Returns, for each weight, the run of its forward unit, or else of the first dependent one."""
+    """Finds, for each weight, the run of its forward unit, or else of the first dependent one."""
     uses: dict[str, UnitRun] = {}
     for unit in step.forward:
         waiting = {unit.name}

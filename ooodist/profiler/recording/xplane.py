@@ -82,7 +82,7 @@ def start_recording(folder: Path) -> None:
 
 
 def read_op_events(folder: Path) -> list[OpEvent]:
-    """Returns the op events of the newest recording below ``folder``, sorted by start.
+    """The op events of the newest recording below ``folder``, sorted by start.
 
     Args:
         folder: the folder given to :func:`start_recording` or ``tf.profiler.experimental.start``.

@@ -61,7 +61,7 @@ class RecordedPlan:
     timeline: Timeline
 
     def predicted_processes(self, *, first_step: int) -> list[Process]:
-        """Returns the prediction to show with the recording; nothing if the costs are unknown.
+        """The prediction to show with the recording; nothing if the costs are unknown.
 
         Each call begins where the recorded one did, or when the previous predicted one ends.
 
@@ -95,7 +95,7 @@ class RecordedPlan:
 
 
 def recorded_plan(planned: PlanWithCosts | None, timeline: Timeline) -> RecordedPlan | None:
-    """Returns what can be compared; None without a prediction, or without a complete call.
+    """What can be compared; None without a prediction, or without a complete call.
 
     Args:
         planned: what was carried out.

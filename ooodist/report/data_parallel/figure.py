@@ -66,7 +66,7 @@ class Panel:
 
 
 def deferred_units(backward: Sequence[UnitCost], order: Sequence[str] | None) -> frozenset[str]:
-    """Returns the dW units before which more dX units run than in baseline order.
+    """The dW units before which more dX units run than in baseline order.
 
     Args:
         backward: the units of the backward pass in baseline order.
@@ -79,7 +79,7 @@ def deferred_units(backward: Sequence[UnitCost], order: Sequence[str] | None) ->
 
 
 def _outputs_before(order: Sequence[str], kinds: Mapping[str, str]) -> dict[str, int]:
-    """Returns, for each dW unit, how many dX units precede it."""
+    """Finds, for each dW unit, how many dX units precede it."""
     result, outputs = {}, 0
     for name in order:
         if kinds[name] == "dX":
@@ -176,12 +176,12 @@ def _draw_panel(axes: Axes, panel: Panel, seconds: float) -> None:
 
 
 def _repeated(spans: Sequence[Interval], begins: Sequence[float]) -> list[Interval]:
-    """Returns each span once for each call."""
+    """Each span once for each call."""
     return [(start + begin, end + begin) for begin in begins for start, end in spans]
 
 
 def _unit_kinds(moved: frozenset[str]) -> list[tuple[str, Callable[[UnitSpan], bool]]]:
-    """Returns each color with a predicate for the units that have it."""
+    """Each color with a predicate for the units that have it."""
     return [
         (_F, lambda span: span.kind == "F"),
         (_DX, lambda span: span.kind == "dX"),
@@ -218,7 +218,7 @@ def _draw_exchanges(
 
 
 def _passages(span: ExchangeSpan, network: Network) -> list[Interval]:
-    """Returns when an exchange occupies the lane, or each of two lanes."""
+    """Finds when an exchange occupies the lane, or each of two lanes."""
     if not network.pull_seconds_per_byte:
         return [(span.start, span.end)]
     pushed = span.start + network.fixed + span.num_bytes * network.seconds_per_byte
@@ -227,7 +227,7 @@ def _passages(span: ExchangeSpan, network: Network) -> list[Interval]:
 
 
 def _short_name(exchange: PlannedExchange) -> str:
-    """Returns the layer of the exchange's (first) weight, and its chunk."""
+    """The layer of the exchange's (first) weight, and its chunk."""
     weight = exchange.weights[0]
     chunk = f" {exchange.part + 1}/{exchange.parts}" if exchange.parts > 1 else ""
     return (weight.rpartition("/")[0] or weight) + chunk

@@ -71,7 +71,7 @@ def simulated_overlap(simulation: Simulation, latency: float) -> Overlap:
 
 
 def idle_times(simulation: Simulation) -> list[Interval]:
-    """Returns when the compute stream waits for an exchange, in seconds from the start of the call.
+    """Finds when the compute stream waits for an exchange, in seconds from the start of the call.
 
     It may do so from the start, for a carried one. A wait ends when an exchange is complete. A gap
     that ends at another time is CPU time of exchanges.

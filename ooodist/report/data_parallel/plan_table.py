@@ -47,7 +47,7 @@ class Subject:
     rows: bool = True
 
     def on(self, network: Network) -> Subject:
-        """Returns the subject with the bytes that it exchanges on a network."""
+        """The subject with the bytes that it exchanges on a network."""
         return replace(self, costs=with_rows(self.costs, network)) if self.rows else self
 
 
@@ -147,7 +147,7 @@ class Table:
         return self.rows[-2]
 
     def row(self, name: str) -> Row:
-        """Returns the row of a plan by its name."""
+        """The row of a plan by its name."""
         return next(row for row in self.rows if row.name == name)
 
 

@@ -126,7 +126,7 @@ def _arrows(
     slices: Sequence[Slice],
     costs: StepCosts,
 ) -> list[tuple[int, ...]]:
-    """Returns arrows from units that complete gradients to exchanges to the F units that wait."""
+    """Arrows from units that complete gradients to exchanges to the F units that wait."""
     makers = {weight: unit.name for unit in costs.backward for weight in unit.weights}
     users = {weight: unit.name for unit in reversed(costs.forward) for weight in unit.weights}
     arrows = []

@@ -45,7 +45,7 @@ class Lane:
 
 
 def lanes(simulated: Simulated) -> list[Lane]:
-    """Returns the lanes of all ranks, each followed by its exchanges if any rank has some."""
+    """The lanes of all ranks, each followed by its exchanges if any rank has some."""
     exchanges = simulated.timeline.exchanges
     found = []
     for rank, computing in enumerate(bars(simulated)):
@@ -57,7 +57,7 @@ def lanes(simulated: Simulated) -> list[Lane]:
 
 
 def bars(simulated: Simulated) -> list[list[Bar]]:
-    """Returns each rank's bars in order; a B becomes I and W, and updates of zero time are none."""
+    """Each rank's bars in order; a B becomes I and W, and updates of zero time are none."""
     timeline, costs = simulated.timeline, simulated.plan.costs
     result = []
     updates = zip(timeline.update_starts, timeline.updates, strict=True)
@@ -77,6 +77,6 @@ def bars(simulated: Simulated) -> list[list[Bar]]:
 
 
 def joins_gradients(simulated: Simulated) -> bool:
-    """Returns whether some action is a B, whose input gradient is sent only after its W."""
+    """Whether some action is a B, whose input gradient is sent only after its W."""
     actions = simulated.plan.schedule.actions
     return any(action.kind == BACKWARD for lane in actions for action in lane)

@@ -132,7 +132,7 @@ def _draw_panel(axes: Axes, panel: Panel, seconds: float, lane_inches: float) ->
 
 
 def _label_size(all_bars: Sequence[Bar], seconds: float, lane_inches: float) -> float | None:
-    """Returns the font size in points that fits the median bar; None if none does."""
+    """The font size in points that fits the median bar; None if none does."""
     shown = [bar for bar in all_bars if bar.action is not None and bar.end > bar.start]
     if not shown:
         return None

@@ -24,7 +24,7 @@ _WAITS, _GOES_ON = ".", "-"
 
 
 def time_grid(simulated: Simulated, width: int = WIDTH) -> str:
-    """Returns one to three lines for each rank, and a legend.
+    """One to three lines for each rank, and a legend.
 
     Args:
         simulated: the plan and step to show; at least one action must take time.
@@ -56,7 +56,7 @@ def time_grid(simulated: Simulated, width: int = WIDTH) -> str:
 
 
 def _num_columns(ends: Sequence[float], most: int) -> int:
-    """Returns a number of columns that puts all ends (0 to 1) on column ends, else ``most``."""
+    """A number of columns that puts all ends (0 to 1) on column ends, else ``most``."""
 
     def are_on_columns(number: int) -> bool:
         places = [end * number for end in ends]
@@ -66,7 +66,7 @@ def _num_columns(ends: Sequence[float], most: int) -> int:
 
 
 def _rows(lane: Sequence[Bar], columns: int, unit: float, *, with_stages: bool) -> list[str]:
-    """Returns the rows of a lane: letters, micro-batches and, if wanted, stages."""
+    """The rows of a lane: letters, micro-batches and, if wanted, stages."""
 
     def letter(bar: Bar, length: int) -> str:
         return bar.kind.ljust(length, _GOES_ON)
@@ -91,7 +91,7 @@ def _rows(lane: Sequence[Bar], columns: int, unit: float, *, with_stages: bool) 
 
 
 def _coarse_row(lane: Iterable[Bar], columns: int, unit: float) -> str:
-    """Returns for each column the letter of what takes up most of it."""
+    """Finds for each column the letter of what takes up most of it."""
     seconds: list[defaultdict[str, float]] = [defaultdict(float) for _ in range(columns)]
     for bar in lane:
         for column in range(int(bar.start / unit), min(columns, int(bar.end / unit) + 1)):
@@ -103,12 +103,12 @@ def _coarse_row(lane: Iterable[Bar], columns: int, unit: float) -> str:
 
 
 def _columns_of(bar: Bar, unit: float) -> tuple[int, int]:
-    """Returns the bar's first column and the one after its last; equal if it has no column."""
+    """The bar's first column and the one after its last; equal if it has no column."""
     return round(bar.start / unit), round(bar.end / unit)
 
 
 def _last_digits(number: int | None, length: int) -> str:
-    """Returns the last digits of the number, padded or cut to ``length``."""
+    """The last digits of the number, padded or cut to ``length``."""
     return ("" if number is None else str(number))[-length:].ljust(length)
 
 

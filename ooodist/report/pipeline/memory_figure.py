@@ -29,7 +29,7 @@ _FAR = 3  # times the peak: a limit above that would squash the curves
 
 
 def memory_curves(simulated: Simulated) -> list[list[tuple[float, int]]]:
-    """Returns for each rank points (seconds, bytes kept from then on) over the whole step."""
+    """Finds for each rank points (seconds, bytes kept from then on) over the whole step."""
     costs = simulated.plan.costs
     curves = []
     saved_of = saved_bytes(simulated.plan.schedule, costs)

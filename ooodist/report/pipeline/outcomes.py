@@ -42,7 +42,7 @@ class PipelineSubject:
         return "micro-batches/s" if self.batches is None else "samples/s"
 
     def throughput(self, setting: Setting, step_seconds: float) -> float:
-        """Returns the throughput of all replicas together, in ``unit``."""
+        """The throughput of all replicas together, in ``unit``."""
         number = setting.microbatches
         return setting.replicas * (self.batches[number] if self.batches else number) / step_seconds
 
@@ -186,11 +186,11 @@ class Comparison:
         return min(usable, key=lambda item: item[1].seconds, default=None)
 
     def throughput(self, simulated: Simulated) -> float:
-        """Returns the throughput in the subject's unit."""
+        """The throughput in the subject's unit."""
         return self.subject.throughput(self.setting, simulated.seconds)
 
     def speed_up(self, simulated: Simulated) -> float | None:
-        """Returns the speed-up over the baseline; None if there is no baseline."""
+        """The speed-up over the baseline; None if there is no baseline."""
         return None if self.baseline is None else self.baseline.seconds / simulated.seconds
 
 
@@ -232,7 +232,7 @@ def compare(subject: PipelineSubject, setting: Setting, names: Sequence[str]) ->
 
 
 def link_title(link: Link) -> str:
-    """Returns the latency and bandwidth of a link in a few words."""
+    """The latency and bandwidth of a link in a few words."""
     words = [readable_seconds(link.latency)] if link.latency else []
     if link.seconds_per_byte:
         words.append(f"{8e-9 / link.seconds_per_byte:.4g} Gbit/s")
@@ -258,7 +258,7 @@ def _outcome(costs: ModelCosts, setting: Setting, name: str) -> Outcome:
 
 
 def _without_limit(costs: ModelCosts, setting: Setting, name: str) -> Simulated | None:
-    """Returns the step of a refused schedule with unlimited memory; None if that does not help."""
+    """The step of a refused schedule with unlimited memory; None if that does not help."""
     if costs.memory_limit is None or name == AUTO:  # auto finds a schedule that fits, if any does
         return None
     try:
@@ -274,12 +274,12 @@ def _simulated(costs: ModelCosts, setting: Setting, name: str) -> Simulated:
 
 
 def _as_kept(costs: ModelCosts, setting: Setting) -> ModelCosts:
-    """Returns the costs with the optimizer state that a rank keeps."""
+    """The costs with the optimizer state that a rank keeps."""
     return with_sharded_optimizer(costs, setting.replicas) if setting.shard_optimizer else costs
 
 
 def _too_large(simulated: Simulated, limit: int | None) -> str:
-    """Returns why it does not fit, else an empty string; schedule files are checked only here."""
+    """Why it does not fit, else an empty string; schedule files are checked only here."""
     if limit is None or simulated.peak_bytes <= limit:
         return ""
     rank = simulated.timeline.peak_bytes.index(simulated.peak_bytes)

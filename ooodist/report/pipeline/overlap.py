@@ -17,7 +17,7 @@ from ooodist.report.data_parallel.overlap import Overlap, overlap_of
 
 
 def replica_overlap(timelines: Sequence[PipelineTimeline]) -> Overlap:
-    """Returns the sums of a step of a rank, the mean over all ranks of these steps, of which there
+    """The sums of a step of a rank, the mean over all ranks of these steps, of which there
     is at least one.
 
     A sum counts from when its rank begins it: waiting for a slower replica is included. Sums that
@@ -38,7 +38,7 @@ def replica_overlap(timelines: Sequence[PipelineTimeline]) -> Overlap:
 
 
 def line(sums: Overlap) -> str:
-    """Returns in words how long the sums of a step take, and which share of that is hidden."""
+    """Says in words how long the sums of a step take, and which share of that is hidden."""
     return (
         f"replica sums: {sums.exchange * 1e3:.1f} ms a step, {sums.share:.0%} hidden behind "
         "computing"

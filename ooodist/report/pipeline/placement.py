@@ -11,7 +11,7 @@ from ooodist.report.pipeline.outcomes import Comparison, Simulated
 
 
 def placement_text(comparison: Comparison, simulated: Simulated) -> str:
-    """Returns a line for each host and replica: the ranks there, and their stages.
+    """A line for each host and replica: the ranks there, and their stages.
 
     Ranks are numbered as in a job: pipeline after pipeline.
     """
@@ -40,7 +40,7 @@ def write_csv(comparison: Comparison, file: Path) -> None:
 
 
 def _positions(comparison: Comparison) -> dict[tuple[int, int], list[int]]:
-    """Returns the positions of each replica on each host."""
+    """The positions of each replica on each host."""
     placement, setting = comparison.placement, comparison.setting
     assert placement is not None
     found: defaultdict[tuple[int, int], list[int]] = defaultdict(list)

@@ -152,7 +152,7 @@ def _write(comparison: Comparison, folder: Path) -> None:
 
 
 def _title(comparison: Comparison, outcome: Outcome, simulated: Simulated) -> str:
-    """Returns the schedule's name and the predictions for it."""
+    """The schedule's name and the predictions for it."""
     speed_up = comparison.speed_up(simulated)
     words = [
         f"{outcome.name}: {pipeline_table.milliseconds(simulated.seconds)} ms a step",
@@ -174,7 +174,7 @@ def _title(comparison: Comparison, outcome: Outcome, simulated: Simulated) -> st
 
 
 def _without_barrier(simulated: Simulated) -> list[str]:
-    """Returns a line with the period, if it is shorter than a step that begins with a barrier."""
+    """A line with the period, if it is shorter than a step that begins with a barrier."""
     period = pipeline_table.milliseconds(simulated.plan.period)
     if period == pipeline_table.milliseconds(simulated.seconds):
         return []

@@ -88,7 +88,7 @@ def _draw_axes(axes: Axes, comparisons: Sequence[Comparison], lines: Sequence[Li
 
 
 def _points(comparisons: Sequence[Comparison], line: Line) -> dict[int, float]:
-    """Returns the throughput by number of micro-batches, where the schedule can be used."""
+    """The throughput by number of micro-batches, where the schedule can be used."""
     return {
         comparison.setting.microbatches: comparison.throughput(simulated)
         for comparison in comparisons

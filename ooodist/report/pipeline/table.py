@@ -15,7 +15,7 @@ _LONGEST_NAME = 24  # characters of a layer's name
 
 
 def text(comparison: Comparison) -> str:
-    """Returns a table with a line for each schedule, and below it why some cannot be used."""
+    """A table with a line for each schedule, and below it why some cannot be used."""
     with_exchange = _have_replicas([comparison])
     head = _head(comparison.subject.unit, with_exchange=with_exchange)
     lines: list[tuple[str, ...]] = [("", *head, "peak memory", "fits")]
@@ -38,7 +38,7 @@ def text(comparison: Comparison) -> str:
 
 
 def stages_text(comparison: Comparison, simulated: Simulated) -> str:
-    """Returns a line for each stage: its rank, milliseconds per micro-batch, and its layers."""
+    """A line for each stage: its rank, milliseconds per micro-batch, and its layers."""
     plan = simulated.plan
     lines: list[tuple[str, ...]] = [("stage", "rank", "ms F", "ms I", "ms W", "layers")]
     for stage, (part, rank, cost) in enumerate(
@@ -51,7 +51,7 @@ def stages_text(comparison: Comparison, simulated: Simulated) -> str:
 
 
 def sweep_text(comparisons: Sequence[Comparison]) -> str:
-    """Returns a line for each setting with its best schedule, and the reasons where none fits."""
+    """A line for each setting with its best schedule, and the reasons where none fits."""
     with_exchange = _have_replicas(comparisons)
     head = ("", "best", *_head(comparisons[0].subject.unit, with_exchange=with_exchange), "memory")
     lines: list[tuple[str, ...]] = [head]
@@ -121,7 +121,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def fastest(comparisons: Sequence[Comparison]) -> Comparison:
-    """Returns the setting with the largest throughput; at least one has a usable schedule."""
+    """The setting with the largest throughput; at least one has a usable schedule."""
 
     def throughput(comparison: Comparison) -> float:
         return comparison.throughput(comparison.best[1]) if comparison.best else 0.0
@@ -136,7 +136,7 @@ def _note_on_links(comparison: Comparison) -> list[str]:
 
 
 def _fastest_of_devices(comparisons: Sequence[Comparison]) -> list[str]:
-    """Returns a line with the fastest setting, if all divide the same devices and micro-batches."""
+    """A line with the fastest setting, if all divide the same devices and micro-batches."""
     settings = [comparison.setting for comparison in comparisons]
     divided = {(each.ranks * each.replicas, each.microbatches * each.replicas) for each in settings}
     if len({each.ranks for each in settings}) == 1 or len(divided) > 1:
@@ -189,7 +189,7 @@ def _have_replicas(comparisons: Sequence[Comparison]) -> bool:
 
 
 def _head(unit: str, *, with_exchange: bool) -> tuple[str, ...]:
-    """Returns the text table's heads, from chunks to the bubble of spans."""
+    """The text table's heads, from chunks to the bubble of spans."""
     exposed = ("exposed",) if with_exchange else ()
     return ("chunks", "ms/step", *exposed, unit, f"over {BASELINE}", "bubble", "of spans")
 

@@ -196,7 +196,7 @@ class PipelineTrace(keras.callbacks.Callback):
         return replace(plan.timeline, runs=tuple(runs), exchanges=exchanges)
 
     def _sums_of_all(self, step: RecordedStep) -> list[list[tuple[int, float, float]]]:
-        """Returns by rank the stage, start and end of each sum; all ranks must call it."""
+        """Gathers by rank the stage, start and end of each sum; all ranks must call it."""
         engine = self.model.ooodist.engine
         numbers = engine.gather(np.array([len(step.sums)]))[:, 0]
         own = np.zeros((numbers.max(), 3))

@@ -29,7 +29,7 @@ _UPDATE, _EXCHANGE = "update", "exchange"
 
 
 def pipeline_process(simulated: Simulated, *, number: int, title: str) -> Process:
-    """Returns the process of a simulated or measured step.
+    """The process of a simulated or measured step.
 
     Args:
         simulated: the plan and step to show.
@@ -77,7 +77,7 @@ def pipeline_process(simulated: Simulated, *, number: int, title: str) -> Proces
 
 
 def _arrows(simulated: Simulated, places: dict[Action, int]) -> list[tuple[int, int]]:
-    """Returns arrows from each F, I and B to the action on another rank that uses its result."""
+    """Arrows from each F, I and B to the action on another rank that uses its result."""
     rank_of = simulated.plan.schedule.rank_of
     arrows = []
     for action, place in places.items():

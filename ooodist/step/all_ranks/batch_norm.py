@@ -17,7 +17,7 @@ from ooodist.step.all_ranks.tensors import sum_over_ranks
 
 
 def synchronized_layers(model: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """Returns the batch-norm layers of a model that ask for the moments of all ranks."""
+    """The batch-norm layers of a model that ask for the moments of all ranks."""
     return [
         layer
         for layer in layers_of(model)
@@ -49,7 +49,7 @@ def _moments(
     inputs: tf.Tensor,
     mask: tf.Tensor | None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns each channel's mean and variance over all ranks: (channels,), dtype of ``inputs``.
+    """Each channel's mean and variance over all ranks: (channels,), dtype of ``inputs``.
 
     Args:
         place: which of the model's layers it is: ranks may have other names for it.

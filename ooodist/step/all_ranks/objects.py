@@ -12,7 +12,7 @@ from ooodist.errors import UserError
 
 
 def broadcast_object(value: Any = None, root: int = 0) -> Any:
-    """Returns the object of rank ``root`` on every rank; all ranks call it.
+    """The object of rank ``root`` on every rank; all ranks call it.
 
     Args:
         value: null, true, numbers, text, and lists and dictionaries of them, whose keys are text.
@@ -41,7 +41,7 @@ def text_of_rank(engine: Engine, make: Callable[[], str], root: int = 0) -> str:
 
 
 def allgather_object(value: Any) -> list[Any]:
-    """Returns the objects of all ranks, by rank; all ranks call it.
+    """The objects of all ranks, by rank; all ranks call it.
 
     Args:
         value: as for :func:`broadcast_object`; each rank may have another.

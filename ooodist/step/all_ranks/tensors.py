@@ -25,7 +25,7 @@ from ooodist.step.autograph import not_converted
 
 @not_converted
 def allreduce(tensor: Any, *, average: bool = True) -> tf.Tensor:
-    """Returns the mean of a tensor over all ranks, or the sum; every rank gets the same.
+    """The mean of a tensor over all ranks, or the sum; every rank gets the same.
 
     All ranks call it, with the same shape and dtype. In a pipeline it only works outside
     of ``tf.function``. With engine collective, a shape that is not known when a step is traced
@@ -52,7 +52,7 @@ def allreduce(tensor: Any, *, average: bool = True) -> tf.Tensor:
 
 @not_converted
 def allgather(tensor: Any) -> tf.Tensor:
-    """Returns the tensors of all ranks one after the other, by rank, joined along their first axis.
+    """The tensors of all ranks one after the other, by rank, joined along their first axis.
 
     All ranks call it, with the same shape and dtype; for the rest see :func:`allreduce`.
 
@@ -74,7 +74,7 @@ def allgather(tensor: Any) -> tf.Tensor:
 
 
 def barrier() -> None:
-    """Returns when all ranks have called it; call it outside of ``tf.function``."""
+    """Waits until all ranks have called it; call it outside of ``tf.function``."""
     engines.current().barrier()
 
 

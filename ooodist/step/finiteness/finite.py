@@ -90,7 +90,7 @@ class GradientSums:
                 self._sums.append(summed(gradient))
 
     def code(self) -> tf.Tensor:
-        """Returns this rank's code: a float32 scalar, exact up to 16 million gradients."""
+        """This rank's code: a float32 scalar, exact up to 16 million gradients."""
         if not self._sums:
             return tf.zeros([])
         number = len(self._sums)

@@ -122,6 +122,6 @@ class EarlyVerdict:
 
 
 def _total(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
-    """Returns a float32 scalar that is finite if the gradient is, and not too large."""
+    """A float32 scalar that is finite if the gradient is, and not too large."""
     values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     return tf.reduce_sum(tf.abs(tf.cast(values, tf.float32)))

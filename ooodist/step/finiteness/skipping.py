@@ -31,7 +31,7 @@ MOST_IN_A_ROW = 100
 
 
 def summed(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
-    """Returns a float32 scalar that is finite if the gradient is."""
+    """A float32 scalar that is finite if the gradient is."""
     values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     if values.dtype.size < tf.float32.size:  # sums in 16 bits would overflow
         values = tf.cast(values, tf.float32)
@@ -100,7 +100,7 @@ class Skipping:
 
 
 def all_finite(gradients: Sequence[Gradient]) -> tf.Tensor:
-    """Returns whether all gradients are finite, a boolean scalar; None counts as finite."""
+    """Whether all gradients are finite, a boolean scalar; None counts as finite."""
     sums = [summed(gradient) for gradient in gradients if gradient is not None]
     if not sums:
         return tf.constant(value=True)
@@ -108,7 +108,7 @@ def all_finite(gradients: Sequence[Gradient]) -> tf.Tensor:
 
 
 def changed_by_forward(model: keras.Model) -> list[keras.Variable]:
-    """Returns the variables of this rank that a forward pass may make NaN: statistics of layers,
+    """The variables of this rank that a forward pass may make NaN: statistics of layers,
     and metrics."""
     others = (*model.non_trainable_variables, *model.metrics_variables)
     found = {id(v): v for v in others if keras.backend.is_float_dtype(v.dtype) and has_value(v)}

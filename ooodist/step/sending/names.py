@@ -32,7 +32,7 @@ class ExchangeNames:
         self._num_places = 0
 
     def first_place(self, names: Sequence[str]) -> int:
-        """Returns the number of the first place of a list of exchanges; a list keeps its places."""
+        """The number of the first place of a list of exchanges; a list keeps its places."""
         listed = tuple(names)
         if listed not in self._first_places:
             self._first_places[listed] = self._num_places
@@ -40,7 +40,7 @@ class ExchangeNames:
         return self._first_places[listed]
 
     def name_all(self, names: Sequence[str], num_bytes: Sequence[int]) -> list[str]:
-        """Returns the name that the engine gets for each exchange of a list, in the list's order.
+        """The name that the engine gets for each exchange of a list, in the list's order.
 
         Args:
             names: what each exchange carries; no two in a list are equal.

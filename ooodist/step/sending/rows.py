@@ -90,7 +90,7 @@ class RowGradients:
     def choose(
         self, gradients: Mapping[str, Gradient], alone: Collection[str] | None
     ) -> dict[str, tf.IndexedSlices]:
-        """Returns those of the gradients of a traced step that travel as rows, and logs which.
+        """Finds the gradients of a traced step that travel as rows, and logs which.
 
         Args:
             gradients: by the names of their weights.
@@ -123,7 +123,7 @@ class RowGradients:
 
 
 def row_bytes(gradient: Gradient) -> int:
-    """Returns the bytes that a rank sends if a gradient travels as rows; 0 if it cannot.
+    """The bytes that a rank sends if a gradient travels as rows; 0 if it cannot.
 
     It cannot if it is dense, of another type than float32, or of an unknown number of slices.
     """
@@ -137,7 +137,7 @@ def row_bytes(gradient: Gradient) -> int:
 
 
 def pack(gradient: tf.IndexedSlices) -> tf.Tensor:
-    """Returns what a rank sends: a row for each slice, of shape (slices, 1 + elements of a row).
+    """What a rank sends: a row for each slice, of shape (slices, 1 + elements of a row).
 
     The first column is the number of the row. Slices of one row are added up, as TensorFlow does
     where it makes the gradient dense. The rows that are left over then are zeros for row 0.
@@ -153,7 +153,7 @@ def pack(gradient: tf.IndexedSlices) -> tf.Tensor:
 
 
 def add_up(packed: tf.Tensor, ranks: int, shape: tf.TensorShape) -> tf.Tensor:
-    """Returns the dense sum, of this shape, of what ``ranks`` ranks have packed.
+    """The dense sum, of this shape, of what ``ranks`` ranks have packed.
 
     Args:
         packed: float32 of shape (ranks * slices, 1 + elements of a row), by rank.
@@ -170,6 +170,6 @@ def add_up(packed: tf.Tensor, ranks: int, shape: tf.TensorShape) -> tf.Tensor:
 
 
 def _is_fixed(spec: Any) -> bool:
-    """Returns whether all tensors of batches with this specification have one known shape."""
+    """Whether all tensors of batches with this specification have one known shape."""
     leaves = tf.nest.flatten(spec)
     return all(isinstance(s, tf.TensorSpec) and s.shape.is_fully_defined() for s in leaves)

@@ -67,7 +67,7 @@ class ErrorFeedback:
         self._loss_scale = loss_scale
 
     def added(self, weight: str, gradient: tf.Tensor) -> tf.Tensor:
-        """Returns the gradient with what the weight's earlier gradients have lost."""
+        """The gradient with what the weight's earlier gradients have lost."""
         residual = tf.convert_to_tensor(self._residual(weight, gradient))
         scale = self._loss_scale()
         return gradient + (residual if scale is None else residual * tf.cast(scale, residual.dtype))
@@ -119,7 +119,7 @@ class Wire:
         return bool(dtype.is_floating)
 
     def sent(self, weight: str, gradient: tf.Tensor) -> tf.Tensor:
-        """Returns what is sent of a gradient; the sum over the ranks is the mean.
+        """What is sent of a gradient; the sum over the ranks is the mean.
 
         Called once a step, in the step that has the gradient. A gradient that has the wire's dtype
         has nothing to lose but what a division by the number of ranks rounds.

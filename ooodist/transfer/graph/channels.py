@@ -33,14 +33,14 @@ class Units:
         self._parts: tuple[Units, Units] | None = None
 
     def root(self) -> Units:
-        """Returns the units that represent all that are the same."""
+        """The units that represent all that are the same."""
         found = self
         while found._same is not None:
             found = found._same
         return found
 
     def leaves(self) -> list[Units]:
-        """Returns the parts that are not split further."""
+        """The parts that are not split further."""
         if self._same is not None:
             return self.root().leaves()
         if self._parts is None:
@@ -87,22 +87,22 @@ Layout = tuple[Stretch, ...]
 
 
 def of(units: Units) -> Layout:
-    """Returns the layout of an axis that runs over these units."""
+    """The layout of an axis that runs over these units."""
     return (Stretch(units),)
 
 
 def new(size: int | None, kind: Kind = "units") -> Layout:
-    """Returns the layout of an axis of new units; empty if their number is unknown."""
+    """The layout of an axis of new units; empty if their number is unknown."""
     return of(Units(size, kind)) if size else ()
 
 
 def size_of(layout: Layout) -> int:
-    """Returns the number of indices of the axis."""
+    """The number of indices of the axis."""
     return sum(stretch.size for stretch in layout)
 
 
 def leaves(layout: Iterable[Stretch]) -> list[Stretch]:
-    """Returns the same axis in stretches of units that are not split further."""
+    """The same axis in stretches of units that are not split further."""
     return [replace(each, units=part) for each in layout for part in each.units.leaves()]
 
 
@@ -185,7 +185,7 @@ class Numbering:
         self._units: list[Units] = []
 
     def segments(self, layout: Layout) -> tuple[Segment, ...]:
-        """Returns the segments that represent a layout in a graph."""
+        """The segments that represent a layout in a graph."""
         return tuple(
             Segment(self._number(each.units.root()), each.place, each.grid, each.inner)
             for each in leaves(layout)

@@ -106,7 +106,7 @@ class GraphBuilder:
         return len(self._operators) - 1
 
     def owner(self, variable: Any) -> tuple[int, tuple[AxisOf, ...]] | None:
-        """Returns the operator that already has this variable, and the variable's axes."""
+        """The operator that already has this variable, and the variable's axes."""
         return self._axes.get(id(variable))
 
     def unknown(self, layer: Any, inputs: Sequence[Value], shapes: Sequence[Any]) -> list[Value]:

@@ -39,7 +39,7 @@ def as_functional(layer: Any, call: Call | None = None) -> Any | None:
 
 
 def _symbols_of(layer: Any) -> list[Any]:
-    """Returns new symbols of the shapes that a layer was built with."""
+    """Makes new symbols of the shapes that a layer was built with."""
     shapes = shapes_at_build(layer)
     first = next(iter(shapes.values()))
     if isinstance(first, (list, dict)):

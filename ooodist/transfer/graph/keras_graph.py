@@ -23,7 +23,7 @@ logger = logging.getLogger("ooodist")
 
 
 def graph_of(model: keras.Model) -> Graph:
-    """Returns the graph of a built model.
+    """The graph of a built model.
 
     Raises:
         UserError: the model is not built, so that its weights are unknown.

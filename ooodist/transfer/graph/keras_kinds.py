@@ -43,7 +43,7 @@ def function_name(function: Any) -> str:
 
 
 def kind_of(layer: Any) -> str:
-    """Returns an operator's kind: the same for layers and functions that compute the same."""
+    """An operator's kind: the same for layers and functions that compute the same."""
     if isinstance(layer, layers.Activation):
         return function_name(layer.activation)
     name = type(layer).__name__
@@ -59,7 +59,7 @@ def kind_of(layer: Any) -> str:
 
 
 def sliding(layer: Any, value: Value) -> dict[str, Any]:
-    """Returns how a kernel moves over pixels; see transform.py."""
+    """How a kernel moves over pixels; see transform.py."""
     pixels = [-1 if size is None else size for size in value.shape[1:-1]]
     return {
         "strides": list(layer.strides),
@@ -74,7 +74,7 @@ def is_channels_last(layer: Any) -> bool:
 
 
 def changes_nothing(layer: Any) -> bool:
-    """Returns whether a layer is the identity at inference."""
+    """Whether a layer is the identity at inference."""
     if isinstance(layer, NOISE):
         return True
     return isinstance(layer, layers.Activation) and function_name(layer.activation) == "linear"

@@ -79,7 +79,7 @@ def _apply(builder: GraphBuilder, call: Call, values: Mapping[int, Value]) -> li
 
 
 def _range(layer: Any) -> dict[str, int]:
-    """Returns the largest number that a layer scales down, such as 255 of an image's, if large."""
+    """The largest number that a layer scales down, such as 255 of an image's, if large."""
     largest = 0.0
     if isinstance(layer, layers.Rescaling):
         scale = np.asarray(layer.scale, float)

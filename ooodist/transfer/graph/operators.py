@@ -28,7 +28,7 @@ Outline = tuple[Operator, ...]
 
 
 def outline_of(graph: Graph) -> Outline:
-    """Returns the operators of a model, in its order.
+    """The operators of a model, in its order.
 
     Operators that read the model's inputs or make its outputs are of kinds of their own: the first
     layer only fits a first one, and the last one a last one.
@@ -49,12 +49,12 @@ def _op(node: Node, graph: Graph) -> str:
 
 
 def plain_of(outline: Iterable[Operator]) -> list[list[object]]:
-    """Returns an outline as lists, for JSON; outline_json.py reads it from those not trusted."""
+    """An outline as lists, for JSON; outline_json.py reads it from those not trusted."""
     return [[each.op, list(each.inputs), [list(s) for s in each.shapes]] for each in outline]
 
 
 def outline_from(plain: Iterable[Any]) -> Outline:
-    """Returns the outline that :func:`plain_of` got."""
+    """The outline that :func:`plain_of` got."""
     return tuple(
         Operator(op, tuple(inputs), tuple(map(tuple, shapes))) for op, inputs, shapes in plain
     )

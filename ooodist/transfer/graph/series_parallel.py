@@ -40,7 +40,7 @@ Series = tuple[Element, ...]
 
 
 def decompose(outline: Outline) -> tuple[Series, ...]:
-    """Returns all series of a model: inner ones before those that contain them, the outermost last.
+    """All series of a model: inner ones before those that contain them, the outermost last.
 
     Each operator is an element of exactly one. Takes O(edges) for each level of nesting.
     """
@@ -72,7 +72,7 @@ def decompose(outline: Outline) -> tuple[Series, ...]:
 def _elements(
     region: Sequence[int], outline: Outline, readers: Sequence[Sequence[int]]
 ) -> list[int | list[list[int]]]:
-    """Returns the elements of a region in a row: operators, and branches as lists of operators.
+    """The elements of a region in a row: operators, and branches as lists of operators.
 
     Args:
         region: ascending numbers of operators. What they read outside of it is the fork, what reads
@@ -117,7 +117,7 @@ def _elements(
 
 
 def _connected(numbers: Sequence[int], outline: Outline) -> list[list[int]]:
-    """Returns the connected parts of a region, in the order of their first operators."""
+    """The connected parts of a region, in the order of their first operators."""
     part = {number: number for number in numbers}
 
     def root(number: int) -> int:
@@ -140,7 +140,7 @@ def _connected(numbers: Sequence[int], outline: Outline) -> list[list[int]]:
 def _in_a_row(
     numbers: Sequence[int], outline: Outline, readers: Sequence[Sequence[int]]
 ) -> list[int]:
-    """Returns a region in a topological order that is the same however it is numbered.
+    """A region in a topological order that is the same however it is numbered.
 
     What the last operator has made ready comes next, so that chains stay together; among several,
     the one with the longest path to the end. That order changes little if the region grows.
@@ -176,7 +176,7 @@ def _colors(
     inputs: dict[int, list[int]],
     outputs: dict[int, list[int]],
 ) -> dict[int, int]:
-    """Returns a number for each operator that depends only on what it is and is connected to.
+    """A number for each operator that depends only on what it is and is connected to.
 
     It begins with all that precedes and follows the operator, and is refined by the numbers of its
     neighbors (as in the test of Weisfeiler and Lehman) until that tells no more operators apart.
@@ -209,7 +209,7 @@ def _colors(
 
 
 def _ranks(keys: dict[int, tuple[Any, ...]]) -> dict[int, int]:
-    """Returns 0 for all with the smallest key, 1 for the next, and so on."""
+    """0 for all with the smallest key, 1 for the next, and so on."""
     ordered = sorted(keys, key=keys.__getitem__)
     ranks: dict[int, int] = {}
     rank = 0

@@ -45,7 +45,7 @@ def departures(
     silent: Collection[int],
     kept_norms: Collection[int] = (),
 ) -> tuple[str, ...]:
-    """Returns where the child computes something else, and why, in its order.
+    """Where the child computes something else, and why, in its order.
 
     Args:
         child: the model with the new weights.
@@ -122,7 +122,7 @@ class _Walk:
         self._outputs()
 
     def _new(self, number: int, node: Node, heard: Sequence[int], read: Sequence[int]) -> int:
-        """Returns the result of an operator without a partner."""
+        """The result of an operator without a partner."""
         if node.weights:
             is_kept = all(w.name in self._inserted for w in node.weights) and len(read) == 1
             if not is_kept:
@@ -150,7 +150,7 @@ class _Walk:
         )
 
     def _is_unheard(self, node: Node) -> bool:
-        """Returns whether all readers of a new operator's units multiply them by zero."""
+        """Whether all readers of a new operator's units multiply them by zero."""
         spaces = _made_spaces(node)
         if not spaces:  # it passes on the units that it reads
             return bool(node.inputs) and self._unheard.issuperset(node.inputs)
@@ -194,7 +194,7 @@ def _made_spaces(node: Node) -> set[int]:
 
 
 def _ends(graph: Graph) -> list[int]:
-    """Returns the operators that no other reads: they make the outputs."""
+    """The operators that no other reads: they make the outputs."""
     read = {each for node in graph.nodes for each in node.inputs}
     return [
         number
@@ -204,7 +204,7 @@ def _ends(graph: Graph) -> list[int]:
 
 
 def _positive(graph: Graph) -> list[bool]:
-    """Returns for each operator whether its result is never below zero."""
+    """Tells for each operator whether its result is never below zero."""
     found: list[bool] = []
     for node in graph.nodes:
         base = node.op.partition("/")[0].rstrip("123D") if node.op not in _POSITIVE else node.op
@@ -222,7 +222,7 @@ def _of_weights(
     kept_norms: Collection[int],
     silent: Collection[int],
 ) -> list[tuple[int, str]]:
-    """Returns what weights have lost: pairs of operator number and cause."""
+    """What weights have lost: pairs of operator number and cause."""
     found = []
     partners = dict(pairs)
     for number, _, weight, other in common_weights(child, parent, pairs):

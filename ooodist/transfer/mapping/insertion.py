@@ -94,7 +94,7 @@ def insert(
 
 
 def silenced_branches(child: Graph, known: set[int]) -> dict[frozenset[int], tuple[int, float]]:
-    """Returns the branches that add something new, as sets of operators.
+    """The branches that add something new, as sets of operators.
 
     For each, the operator that is to make zeros, and the factor of its own weights: 0 or LITTLE.
     """
@@ -122,12 +122,12 @@ def silenced_branches(child: Graph, known: set[int]) -> dict[frozenset[int], tup
 
 
 def _base(op: str) -> str:
-    """Returns the kind of an operator without its strides."""
+    """The kind of an operator without its strides."""
     return op.partition("/")[0]
 
 
 def _ancestors(graph: Graph) -> list[int]:
-    """Returns for each operator a bit mask of itself and all before it."""
+    """Computes for each operator a bit mask of itself and all before it."""
     found: list[int] = []
     for number, node in enumerate(graph.nodes):
         bits = 1 << number
@@ -149,7 +149,7 @@ def _num_weights(graph: Graph, branch: frozenset[int]) -> int:
 def _last_affine(
     graph: Graph, number: int, branch: frozenset[int], factor: float = 0.0
 ) -> tuple[int, float] | None:
-    """Returns a branch's last operator that can make zeros that stay zeros, and the factor."""
+    """A branch's last operator that can make zeros that stay zeros, and the factor."""
     if number not in branch:
         return None
     node = graph.nodes[number]
@@ -168,7 +168,7 @@ def _last_affine(
 
 
 def _identity(child: Graph, node: Node, own: Values, maps: UnitMaps) -> dict[str, np.ndarray]:
-    """Returns weights with which an operator passes on what it reads; empty if it cannot."""
+    """Weights with which an operator passes on what it reads; empty if it cannot."""
     by_kind = {weight.kind: weight for weight in node.weights}
     settings = node.settings or {}
     values = {weight.name: np.zeros_like(own[weight.name]) for weight in node.weights}
@@ -215,7 +215,7 @@ def _keeps_pixels(node: Node) -> bool:
 
 
 def _identity_matrix(child: Graph, reads: Axis, makes: Axis, maps: UnitMaps) -> np.ndarray | None:
-    """Returns a matrix that makes each unit the mean of the copies of its unit of the parent.
+    """A matrix that makes each unit the mean of the copies of its unit of the parent.
 
     Its shape is (read, made). None if it is unknown which unit that is.
     """
@@ -239,7 +239,7 @@ def _identity_matrix(child: Graph, reads: Axis, makes: Axis, maps: UnitMaps) -> 
 
 
 def _origins(child: Graph, axis: Axis, maps: UnitMaps) -> np.ndarray | None:
-    """Returns for each index its space and unit in the parent, (size, 2); None if unknown."""
+    """Finds for each index its space and unit in the parent, (size, 2); None if unknown."""
     found: list[np.ndarray] = []
     for segment in axis.segments:
         partner = maps.partner(segment.space)

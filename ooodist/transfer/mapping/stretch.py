@@ -63,7 +63,7 @@ class Stretch:
 
 
 def find(child: Graph, maps: UnitMaps, known: Collection[int]) -> tuple[Stretch, ...]:
-    """Returns where units are to be scaled; ``maps`` then copies nothing to units that are means.
+    """Where units are to be scaled; ``maps`` then copies nothing to units that are means.
 
     Args:
         child: the new model.
@@ -109,7 +109,7 @@ def find(child: Graph, maps: UnitMaps, known: Collection[int]) -> tuple[Stretch,
 
 
 def dots_over(graph: Graph, space: int) -> frozenset[int]:
-    """Returns the operators that sum up products of the units of a space."""
+    """The operators that sum up products of the units of a space."""
     found = set()
     for number, node in enumerate(graph.nodes):
         if node.op == "Dot":
@@ -124,7 +124,7 @@ def dots_over(graph: Graph, space: int) -> frozenset[int]:
 def scaled(
     stretches: Iterable[Stretch], number: int, node: Node, weight: Weight, made: np.ndarray
 ) -> np.ndarray:
-    """Returns a weight that was made by the maps, adjusted to the scales of units.
+    """A weight that was made by the maps, adjusted to the scales of units.
 
     Args:
         stretches: all stretches of the child.
@@ -176,7 +176,7 @@ def _along(scales: np.ndarray, at: int, result: np.ndarray) -> np.ndarray:
 def _region(
     child: Graph, space: int, known: frozenset[int], norms: frozenset[int], kinds: set[str]
 ) -> tuple[frozenset[int], frozenset[int]] | None:
-    """Returns the results that reach norms over a space, and the norms that a tied table reads.
+    """The results that reach norms over a space, and the norms that a tied table reads.
 
     None if not all of that is linear.
     """
@@ -235,7 +235,7 @@ def _makes(node: Node, space: int) -> bool:
 
 
 def _reads(node: Node, space: int) -> bool:
-    """Returns whether a node reads these units, from a single input so that it is known which."""
+    """Whether a node reads these units, from a single input so that it is known which."""
     return len(node.inputs) == 1 and any(
         axis.role == "in" and _is_over(axis, space) for w in node.weights for axis in w.axes
     )

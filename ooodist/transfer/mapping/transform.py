@@ -61,7 +61,7 @@ class Transformed:
         return carried / max(1, total)
 
     def names(self, *actions: Action) -> tuple[str, ...]:
-        """Returns the names of the weights with one of these actions."""
+        """The names of the weights with one of these actions."""
         return tuple(each.name for each in self.report if each.action in actions)
 
 
@@ -125,7 +125,7 @@ def _reported(
 
 
 def _precise(value: np.ndarray) -> np.ndarray:
-    """Returns the values in at least 32 bits."""
+    """The values in at least 32 bits."""
     return value.astype(np.result_type(value.dtype, np.float32))
 
 
@@ -184,7 +184,7 @@ class _Maker:
         return self.maps.axis(one, other)
 
     def random(self, name: str) -> np.random.Generator:
-        """Returns a weight's random generator, independent of what else is made."""
+        """A weight's random generator, independent of what else is made."""
         return np.random.default_rng([self._seed, *name.encode()])
 
     def _parts(
@@ -195,7 +195,7 @@ class _Maker:
         reads: Sequence[bool],
         name: str,
     ) -> np.ndarray:
-        """Returns the factors by which copies on an axis that is summed over are read.
+        """The factors by which copies on an axis that is summed over are read.
 
         They differ for each number that is made, or all copies would be alike to their readers.
         """
@@ -207,7 +207,7 @@ class _Maker:
         )
 
     def _query_scale(self, node: Node, mine: Weight, its: Weight) -> np.ndarray | None:
-        """Returns factors for queries: attention sums over the key width, divides by its root."""
+        """Factors for queries: attention sums over the key width, divides by its root."""
         if node.op != "MultiHeadAttention" or not mine.kind.startswith("query/"):
             return None
         one, other = mine.axes[-1], its.axes[-1]
@@ -260,7 +260,7 @@ def _read(graph: Graph, axis: Axis) -> int:
 def _unequal(
     indices: np.ndarray, number: int, shape: Sequence[int], random: np.random.Generator
 ) -> np.ndarray:
-    """Returns random factors for copies that add up to one; 1 for what occurs once.
+    """Random factors for copies that add up to one; 1 for what occurs once.
 
     Args:
         indices: what each index is a copy of.
@@ -315,7 +315,7 @@ def _filled(
 
 
 def _placed(node: Node, number: int, size: int, its_size: int) -> np.ndarray:
-    """Returns the parent's index for each of a kernel's, so that both cover the same pixels."""
+    """The parent's index for each of a kernel's, so that both cover the same pixels."""
     shift = (size - its_size) // 2
     settings = node.settings or {}
     if settings.get("padding") == "causal":  # the last step of the kernel is the current one
@@ -327,7 +327,7 @@ def _placed(node: Node, number: int, size: int, its_size: int) -> np.ndarray:
 
 
 def _before(node: Node, number: int, size: int) -> int:
-    """Returns the steps of a kernel before the first pixel, with TensorFlow's "same" padding."""
+    """The steps of a kernel before the first pixel, with TensorFlow's "same" padding."""
     settings = node.settings or {}
     pixels, stride, dilation = (
         values[number] if isinstance(values := settings[key], list) else 1
@@ -376,7 +376,7 @@ def _divide_before_tied(
 
 
 def _scaled_by(node: Node) -> tuple[Weight, ...]:
-    """Returns the weights that scale an operator's output, whose units are on their last axis."""
+    """The weights that scale an operator's output, whose units are on their last axis."""
     kinds = {
         "LayerNormalization": ("gamma", "beta"),
         "BatchNormalization": ("gamma", "beta"),

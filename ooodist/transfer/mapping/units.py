@@ -42,15 +42,15 @@ class UnitMaps:
         self._inherited: set[int] = set()
 
     def partner(self, space: int) -> int | None:
-        """Returns the parent's space that a space of the child comes from, if any."""
+        """The parent's space that a space of the child comes from, if any."""
         return self._partners.get(space)
 
     def size(self, space: int) -> int:
-        """Returns the number of units of a space of the child."""
+        """The number of units of a space of the child."""
         return self._child.spaces[space].size
 
     def source_size(self, space: int) -> int:
-        """Returns the number of units of a space of the parent."""
+        """The number of units of a space of the parent."""
         return self._parent.spaces[space].size
 
     def replace(self, space: int, source: int, units: np.ndarray) -> None:
@@ -65,11 +65,11 @@ class UnitMaps:
             self._inherited.add(space)
 
     def is_new(self, space: int) -> bool:
-        """Returns whether no matching operators make or read the units of a space."""
+        """Whether no matching operators make or read the units of a space."""
         return space not in self._partners or space in self._inherited
 
     def units(self, space: int, source: int) -> np.ndarray:
-        """Returns for each unit of a child's space its unit in a parent's space, or NOTHING."""
+        """Finds for each unit of a child's space its unit in a parent's space, or NOTHING."""
         if (space, source) not in self._maps:
             self._maps[space, source] = self._units(space, source)
         return self._maps[space, source]
@@ -94,7 +94,7 @@ class UnitMaps:
         return self._norms[space]
 
     def axis(self, mine: Axis, its: Axis) -> np.ndarray:
-        """Returns for each index of a child's axis its index on the parent's axis, or NOTHING."""
+        """Finds for each index of a child's axis its index on the parent's axis, or NOTHING."""
         if not mine.segments or not its.segments:
             every = np.arange(mine.size)
             return np.where(every < its.size, every, NOTHING)
@@ -109,7 +109,7 @@ class UnitMaps:
         return np.concatenate(found)
 
     def _are_parts(self, mine: Axis, its: Axis) -> bool:
-        """Returns whether only one of the models splits a space into parts, as group norms do."""
+        """Whether only one of the models splits a space into parts, as group norms do."""
         if len(mine.segments) == len(its.segments):
             return False
         if any(segment.space in self._partners for segment in mine.segments):
@@ -146,7 +146,7 @@ class UnitMaps:
         return indices.reshape(-1)
 
     def _sources(self, mine: Sequence[Segment], its: Sequence[Segment]) -> list[int | None]:
-        """Returns for each segment of the child the number of its segment on the parent's axis."""
+        """Finds for each segment of the child the number of its segment on the parent's axis."""
         if len(mine) == len(its):
             return [*range(len(its))]
         by_key: dict[tuple[int, tuple[int, ...]], list[int]] = defaultdict(list)
@@ -168,7 +168,7 @@ class UnitMaps:
 
 
 def _nearest(segment: Segment, grid: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the place of a segment on a grid of other sizes."""
+    """The place of a segment on a grid of other sizes."""
     if len(grid) != len(segment.grid):
         return (0,) * len(grid)
     return tuple(
@@ -178,7 +178,7 @@ def _nearest(segment: Segment, grid: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _starts(graph: Graph, segments: Iterable[Segment]) -> list[int]:
-    """Returns the index at which each segment begins, and the end of the last one."""
+    """The index at which each segment begins, and the end of the last one."""
     sizes = [graph.spaces[segment.space].size * segment.inner for segment in segments]
     return [0, *np.cumsum(sizes).tolist()]
 
@@ -196,7 +196,7 @@ def common_weights(
 
 
 def _partners(child: Graph, parent: Graph, pairs: Pairs) -> dict[int, int]:
-    """Returns for each space of the child the parent's space that most weights pair it with."""
+    """Finds for each space of the child the parent's space that most weights pair it with."""
     votes: dict[int, Counter[int]] = defaultdict(Counter)
     for _, _, weight, other in common_weights(child, parent, pairs):
         for mine, its in zip(weight.axes, other.axes, strict=True):
@@ -207,7 +207,7 @@ def _partners(child: Graph, parent: Graph, pairs: Pairs) -> dict[int, int]:
 
 
 def _norms(graph: Graph, values: Values) -> dict[int, np.ndarray]:
-    """Returns how much each unit of each space matters: the norm of what makes it and reads it.
+    """How much each unit of each space matters: the norm of what makes it and reads it.
 
     A batch norm rescales its input, so after one its gamma counts as what makes a unit.
     """

@@ -20,7 +20,7 @@ OURS_GO_ON, THEIRS_GO_ON, OURS_BEFORE = 4, 8, 16
 
 
 def aligned(rows: Iterable[Integers], width: int) -> list[tuple[int, int]]:
-    """Returns the best alignment of two series: places of elements in the one and in the other.
+    """The best alignment of two series: places of elements in the one and in the other.
 
     Gotoh's three states: the last elements are matched, or one of the child is skipped, or one of
     the parent. Skipped ones in a row are a gap, where those of the child come first.
@@ -54,7 +54,7 @@ def _step(
     goes_on: npt.NDArray[np.bool_],
     steps: list[npt.NDArray[np.uint8]],
 ) -> Integers:
-    """Returns the best of the states, and appends the way to them to the steps.
+    """Chooses the best of the states, and appends the way to them to the steps.
 
     Of equally good ways it takes the one whose last elements are skipped: early ones match.
     """
@@ -69,7 +69,7 @@ def _step(
 
 
 def _traced_back(steps: Sequence[npt.NDArray[np.uint8]]) -> list[tuple[int, int]]:
-    """Returns the pairs of an alignment: the steps lead from its end to its start."""
+    """The pairs of an alignment: the steps lead from its end to its start."""
     pairs = []
     row, column = len(steps) - 1, steps[0].size - 1
     state = int(steps[row][column]) & 3

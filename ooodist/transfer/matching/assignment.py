@@ -16,7 +16,7 @@ MOST_LISTED = 120  # up to this many assignments are enumerated; beyond, SciPy f
 
 
 def best_assignments(values: Integers) -> Integers:
-    """Returns the largest sum over pairs of branches, one to one.
+    """The largest sum over pairs of branches, one to one.
 
     Args:
         values: gains, int64 (parallels, branches of the one, branches of the other).
@@ -36,12 +36,12 @@ def best_assignments(values: Integers) -> Integers:
 
 @functools.cache
 def _assignments(many: int, few: int) -> Integers:
-    """Returns all ways to assign each of few branches one of many, (ways, few)."""
+    """All ways to assign each of few branches one of many, (ways, few)."""
     return np.array(list(itertools.permutations(range(many), few)))
 
 
 def assignment(values: Integers, unmatched: Integers | None = None) -> tuple[Integers, Integers]:
-    """Returns the pairs of branches with the largest sum.
+    """The pairs of branches with the largest sum.
 
     Among equal sums it chooses the pairs that leave the fewest operators without a partner, and of
     these the ones that keep the order.

@@ -18,7 +18,7 @@ from ooodist.transfer.matching.match import Prepared, scores
 
 
 def upper_bound(child: Prepared, parents: Sequence[Prepared]) -> Floats:
-    """Returns an upper bound of each parent's score, (parents,).
+    """An upper bound of each parent's score, (parents,).
 
     Of each kind, at most as many operators match as the model with fewer of them has, and none
     gains more than with the most similar one of the other model, wherever that is.
@@ -53,14 +53,14 @@ def upper_bound(child: Prepared, parents: Sequence[Prepared]) -> Floats:
 
 
 def bucket_of(score: float, buckets: int) -> int:
-    """Returns which of the equal parts of the range from 0 to 1 a score is in; 0 is the lowest."""
+    """Which of the equal parts of the range from 0 to 1 a score is in; 0 is the lowest."""
     return min(buckets - 1, math.floor(score * buckets + 1e-9))  # scores are rounded
 
 
 def candidates(
     child: Prepared, parents: Sequence[Prepared], *, buckets: int = 10, count: int = 1
 ) -> list[tuple[int, float]]:
-    """Returns the most similar parents as (number, score), the best first.
+    """The most similar parents as (number, score), the best first.
 
     Parents are matched from the highest bound down, and none whose bound is in too low a bucket.
     Of equal parents only one is matched.

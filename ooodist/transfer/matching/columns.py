@@ -40,7 +40,7 @@ class Columns:
 def lay_out(
     outline: Outline, series: Sequence[Series]
 ) -> tuple[Columns, tuple[tuple[Form, int], ...]]:
-    """Returns the columns of a model, and for each operator its form and the number of its shape.
+    """The columns of a model, and for each operator its form and the number of its shape.
 
     Args:
         outline: the operators of the model.
@@ -72,7 +72,7 @@ def lay_out(
 
 
 def side_by_side(parts: Sequence[Columns]) -> Columns:
-    """Returns the columns of several models as those of one table."""
+    """The columns of several models as those of one table."""
     at = np.cumsum([0, *(part.last[-1] + 1 for part in parts)])
     series = np.cumsum([0, *(part.first.size for part in parts)])
     parallels: dict[int, list[tuple[Integers, Integers]]] = {}
@@ -96,14 +96,14 @@ def side_by_side(parts: Sequence[Columns]) -> Columns:
 
 
 def forms_of(outline: Outline) -> Forms:
-    """Returns the operators of a model, by kind and ranks, each in the column of its number."""
+    """The operators of a model, by kind and ranks, each in the column of its number."""
     return _forms(outline, np.arange(len(outline)))[0]
 
 
 def forms_side_by_side(
     parts: Sequence[Forms], at: Integers, kinds: Collection[str] | None = None
 ) -> Forms:
-    """Returns the forms of several models as those of one table.
+    """The forms of several models as those of one table.
 
     Args:
         parts: the forms of each model.
@@ -130,7 +130,7 @@ def forms_side_by_side(
 
 
 def _forms(outline: Outline, column_of: Integers) -> tuple[Forms, tuple[tuple[Form, int], ...]]:
-    """Returns the forms by kind and ranks, and for each operator its form and number of its shape.
+    """The forms by kind and ranks, and for each operator its form and number of its shape.
 
     Args:
         outline: the operators of the model.

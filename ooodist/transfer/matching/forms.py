@@ -50,7 +50,7 @@ class Form:
 
 
 def form_of(shapes: Sequence[Shapes], columns: Integers, model_mass: int) -> Form:
-    """Returns the form of operators with weights of these shapes, which have the same ranks.
+    """The form of operators with weights of these shapes, which have the same ranks.
 
     Args:
         shapes: shapes of the weights of each operator.
@@ -76,7 +76,7 @@ def form_of(shapes: Sequence[Shapes], columns: Integers, model_mass: int) -> For
 
 @functools.lru_cache(maxsize=4096)  # models of a family have the same shapes
 def _measures(different: tuple[Shapes, ...]) -> tuple[Floats, Integers, Floats, Floats]:
-    """Returns ``sizes``, ``starts``, ``parameters`` and ``masses`` of a form with these shapes."""
+    """``sizes``, ``starts``, ``parameters`` and ``masses`` of a form with these shapes."""
     with_one = [((), *each) for each in different]
     # An axis of size 0 counts as 1, because sizes are divided by.
     sizes = [[max(1, size) for shape in each for size in (1, *shape)] for each in with_one]
@@ -86,7 +86,7 @@ def _measures(different: tuple[Shapes, ...]) -> tuple[Floats, Integers, Floats, 
 
 
 def joined(forms: Sequence[Form], owners: Integers, starts: Integers) -> Form:
-    """Returns the same form of several models as one.
+    """The same form of several models as one.
 
     Args:
         forms: one of each model, at least one.
@@ -111,7 +111,7 @@ def joined(forms: Sequence[Form], owners: Integers, starts: Integers) -> Form:
 
 
 def similarity(ours: Form, which: int, theirs: Form) -> Floats:
-    """Returns the similarity of one shape of a form to each of another form of the same op."""
+    """The similarity of one shape of a form to each of another form of the same op."""
     if ours.ranks != theirs.ranks:
         return 2 / (ours.masses[which] + theirs.masses)
     sizes = ours.sizes[:, which, None]
@@ -123,5 +123,5 @@ def similarity(ours: Form, which: int, theirs: Form) -> Floats:
 
 
 def pair_gains(ours: Form, which: int, theirs: Form) -> Floats:
-    """Returns the gains of pairs of one shape of a form with each of another of the same op."""
+    """The gains of pairs of one shape of a form with each of another of the same op."""
     return similarity(ours, which, theirs) * np.minimum(ours.shares[which], theirs.shares)

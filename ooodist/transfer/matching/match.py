@@ -112,7 +112,7 @@ def prepare(outline: Outline, digest: str = "") -> Prepared:
 
 
 def match(child: Prepared, parent: Prepared) -> Match:
-    """Returns the best pairs of operators of the two models.
+    """The best pairs of operators of the two models.
 
     Among equally good pairs it prefers branches with the same kinds of operators, as additional
     ones would change the output; then pairs with few gaps, so that blocks stay whole; and then
@@ -155,7 +155,7 @@ def match(child: Prepared, parent: Prepared) -> Match:
 
 
 def _kinds(model: Prepared) -> list[Counter[str]]:
-    """Returns the number of operators of each kind in each series, with those in its parallels."""
+    """The number of operators of each kind in each series, with those in its parallels."""
     found: list[Counter[str]] = []
     for series in model.series:
         counter: Counter[str] = Counter()
@@ -174,12 +174,12 @@ def _num_different(one: Counter[str], other: Counter[str]) -> int:
 
 
 def score(child: Prepared, parent: Prepared) -> float:
-    """Returns the score of the best pairs, within 1e-9, in half the time of ``match``."""
+    """The score of the best pairs, within 1e-9, in half the time of ``match``."""
     return float(scores(child, [parent])[0])
 
 
 def scores(child: Prepared, parents: Sequence[Prepared]) -> Floats:
-    """Returns the scores of several parents, (parents,), faster than one by one."""
+    """The scores of several parents, (parents,), faster than one by one."""
     found = []
     sizes = np.cumsum([len(parent.outline) for parent in parents]) // BATCH
     for _, batch in itertools.groupby(range(len(parents)), key=sizes.tolist().__getitem__):
@@ -214,7 +214,7 @@ class _Table:
             self.best[number] = row[parents.last] - begin
 
     def gains(self, element: Element) -> Integers:
-        """Returns the gains of an element of the child with each column; 0: they do not match.
+        """The gains of an element of the child with each column; 0: they do not match.
 
         Branches must have their rows in ``best``.
         """

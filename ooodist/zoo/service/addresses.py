@@ -11,7 +11,7 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 
 
 def host_of(address: str) -> str:
-    """Returns the host of ``host:port``; an IPv6 address loses the brackets it must have.
+    """The host of ``host:port``; an IPv6 address loses the brackets it must have.
 
     Raises:
         UserError: the address has another form.
@@ -23,12 +23,12 @@ def host_of(address: str) -> str:
 
 
 def is_address(text: str) -> bool:
-    """Returns whether a text has the form ``host:port``."""
+    """Whether a text has the form ``host:port``."""
     return _ADDRESS.fullmatch(text) is not None
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether data sent to this host never leaves the machine."""
+    """Whether data sent to this host never leaves the machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -78,7 +78,7 @@ class ZooClient:
             self._zoo = Zoo(address, index=index, create=create)
 
     def find(self, model: Graph | Outline, wanted: Wanted, count: int = 1) -> list[Found]:
-        """Returns the models most similar to this one, best first.
+        """The models most similar to this one, best first.
 
         Args:
             model: the model to warm-start.
@@ -93,7 +93,7 @@ class ZooClient:
         return self._zoo.query(outline, wanted, count)
 
     def fetch(self, model: str) -> tuple[Entry, dict[str, np.ndarray]]:
-        """Returns the entry of a model by id, and its weights by name. Raises as ``find``."""
+        """The entry of a model by id, and its weights by name. Raises as ``find``."""
         return self._zoo.fetch(model)
 
     def register(self, model: keras.Model, meta: Meta) -> str:
@@ -109,7 +109,7 @@ class ZooClient:
             return self._zoo.upload(file)
 
     def list(self) -> list[Row]:
-        """Returns the models that this user may use. Raises as ``find``."""
+        """The models that this user may use. Raises as ``find``."""
         return self._zoo.list()
 
     def evict(self, model: str) -> None:

@@ -57,11 +57,11 @@ class Caller:
     timeout: float
 
     def watch(self) -> IdleTimeout:
-        """Returns a watchdog that ends the call if the client takes too long for a message."""
+        """A watchdog that ends the call if the client takes too long for a message."""
         return IdleTimeout(self.timeout, self.cancel)
 
     def next(self, requests: Iterator[T]) -> T:
-        """Returns the next message of the client; raises UserError if there is none."""
+        """The next message of the client. Raises UserError if there is none."""
         with self.watch():
             message = next(requests, None)
         if message is None:
@@ -89,7 +89,7 @@ class Guard(grpc.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler | None:
-        """Returns the handler of a call, wrapped in the checks; None if there is no such call."""
+        """The handler of a call, wrapped in the checks; None if there is no such call."""
         handler = continuation(handler_call_details)
         if handler is None:
             return None
@@ -131,7 +131,7 @@ class Guard(grpc.ServerInterceptor):
             context.abort(grpc.StatusCode.INTERNAL, "the service failed; its log says why")
 
     def _user(self, given: str | bytes) -> str:
-        """Returns the user of a token, compared with all tokens in constant time."""
+        """The user of a token, compared with all tokens in constant time."""
         header = given if isinstance(given, bytes) else given.encode()
         found = None
         for token, user in self._tokens.users.items():
@@ -145,7 +145,7 @@ class Guard(grpc.ServerInterceptor):
         return found
 
     def _public(self, error: Exception) -> str:
-        """Returns the error message without the address of the zoo, shortened."""
+        """The error message without the address of the zoo, shortened."""
         text = str(error)
         for place in (self._address, os.path.abspath(self._address)):
             if re.match(r"/.|\w+://", place):  # but no single word, which any text may contain

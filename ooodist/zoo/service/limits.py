@@ -22,7 +22,7 @@ _OTHER_REQUEST_BYTES = 2**16
 
 
 def request_bytes(call: str) -> int:
-    """Returns the most bytes that a request of this call may have."""
+    """The most bytes that a request of this call may have."""
     return _REQUEST_BYTES.get(call, _OTHER_REQUEST_BYTES)
 
 
@@ -99,5 +99,5 @@ class Turns:
         self._locks: dict[str, threading.Lock] = {}  # as many as there are tokens
 
     def of(self, user: str) -> threading.Lock:
-        """Returns what to hold while something is computed for a user; never for its network."""
+        """What to hold while something is computed for a user; never for its network."""
         return self._locks.setdefault(user, threading.Lock())

@@ -41,7 +41,7 @@ class Part(Protocol):
 
 
 def made(kind: Callable[..., T], **fields: Any) -> T:
-    """Returns a message of this kind.
+    """A message of this kind.
 
     Raises:
         UserError: a field cannot hold its value.
@@ -75,7 +75,7 @@ def parsed(parse: Callable[[bytes], T], message: bytes, most: int) -> T:
 
 
 def query_request(outline: Outline, wanted: Wanted, count: int) -> zoo_pb2.QueryRequest:
-    """Returns a request for the ``count`` best models that are wanted for an outline.
+    """A request for the ``count`` best models that are wanted for an outline.
 
     Raises:
         UserError: the service would reject it.
@@ -107,7 +107,7 @@ def query_request(outline: Outline, wanted: Wanted, count: int) -> zoo_pb2.Query
 
 
 def query_of(request: zoo_pb2.QueryRequest, user: str) -> tuple[Outline, Wanted, int]:
-    """Returns the arguments of :func:`query_request`, with the user who asks filled in.
+    """The arguments of :func:`query_request`, with the user who asks filled in.
 
     Raises:
         UserError: the request is invalid; the message names the fault.
@@ -123,19 +123,19 @@ def query_of(request: zoo_pb2.QueryRequest, user: str) -> tuple[Outline, Wanted,
 
 
 def query_response(found: Found) -> zoo_pb2.QueryResponse:
-    """Returns the message for a model that was found."""
+    """The message for a model that was found."""
     return made(zoo_pb2.QueryResponse, id=found.id, score=found.score, meta=_meta(found.meta))
 
 
 def found_of(response: zoo_pb2.QueryResponse) -> Found:
-    """Returns the argument of :func:`query_response`; raises UserError if it is invalid."""
+    """The argument of :func:`query_response`. Raises UserError if it is invalid."""
     if not 0 < response.score <= 1 + 1e-6:  # also catches NaN; rounding may add a little
         raise UserError(f"a message has a score of {response.score}; it must be above 0, at most 1")
     return Found(checked_id(response.id), response.score, _meta_of(response.meta))
 
 
 def list_response(row: Row) -> zoo_pb2.ListResponse:
-    """Returns the message for a model in the list."""
+    """The message for a model in the list."""
     return made(
         zoo_pb2.ListResponse,
         id=row.id,
@@ -150,7 +150,7 @@ def list_response(row: Row) -> zoo_pb2.ListResponse:
 
 
 def row_of(response: zoo_pb2.ListResponse) -> Row:
-    """Returns the argument of :func:`list_response`; raises UserError if it is invalid."""
+    """The argument of :func:`list_response`. Raises UserError if it is invalid."""
     for seconds in (response.created, response.last_used):
         if not abs(seconds) <= MOST_SECONDS:  # also catches NaN
             raise UserError(f"a message has a time of {seconds} s, at which there was no zoo")
@@ -167,7 +167,7 @@ def row_of(response: zoo_pb2.ListResponse) -> Row:
 
 
 def checked_id(text: str) -> str:
-    """Returns the id unchanged; raises UserError if it cannot be the id of a model."""
+    """The id unchanged. Raises UserError if it cannot be the id of a model."""
     if not (1 <= len(text) <= MOST_TEXT and text.isprintable()):
         raise UserError(f"a message has {text[:80]!r} as the id of a model, which none has")
     return text
@@ -232,7 +232,7 @@ def receive(
 
 
 def _shapes(operator: zoo_pb2.Operator) -> list[list[int]]:
-    """Returns the shapes of an operator, cut off just above the limits that refuse them."""
+    """The shapes of an operator, cut off just above the limits that refuse them."""
     some = operator.shapes[: outline_json.MOST_WEIGHTS + 1]
     return [list(shape.sizes[: outline_json.MOST_AXES + 1]) for shape in some]
 

@@ -42,7 +42,7 @@ def check_private(file: Path, said: str) -> None:
 
 
 def read_token(file: Path, said: str) -> str:
-    """Returns the token in a file; raises UserError, which begins with ``said``."""
+    """The token in a file. Raises UserError, which begins with ``said``."""
     check_private(file, said)
     try:
         return file.read_text(encoding="utf-8").strip()
