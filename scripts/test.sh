@@ -36,7 +36,7 @@ engines=$!
 trap 'kill $engines 2>/dev/null' EXIT
 "$VENV/bin/ruff" check .
 "$VENV/bin/ruff" format --check .
-"$VENV/bin/mypy" ooodist lab tests/public_types.py
+"$VENV/bin/mypy" ooodist expr/lab tests/public_types.py
 "$ROOT/scripts/docs.sh"
 wait $engines
 

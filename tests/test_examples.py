@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import netlab
+from expr.lab import netlab
 from ooodist import train
 from ooodist.config import job as job_file
 from ooodist.errors import UserError
@@ -59,7 +59,7 @@ NOT_RUN = {
     "python -m ooodist.plan --config": "tests/plan",
     "python -m ooodist.plan --costs examples/costs.yaml --devices": "tests/plan",
     "python -m ooodist.plan --costs examples/costs.yaml --pipeline 8": "tests/plan",
-    "python launch/netlab.py": "tests/lab/test_netlab.py",
+    "python launch/netlab.py": "tests/expr/lab/test_netlab.py",
     "mpirun -np 2 python -m ooodist.train": "tests/pipeline",
     "python -m ooodist.checkpoint": "tests/checkpoint",
     "mpirun -np 8 python -m ooodist.train": "tests/emulation/test_emulate.py",

@@ -29,10 +29,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # for lab/, which is not installed
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for expr/lab, which is not installed
 
-from lab.background_job import BackgroundJob
-from lab.network import Lab
+from expr.lab.background_job import BackgroundJob
+from expr.lab.network import Lab
 from ooodist.config import job as job_file
 from ooodist.engines.kinds import find
 from ooodist.engines.kinds.byteps import DEFAULT_PARTITION_BYTES
@@ -386,7 +386,7 @@ def setting_of(line: dict[str, Any]) -> tuple[str, str, int, float]:
 
 
 def mbit(rate: float) -> str:
-    """Bits a second as lab/network.py reads them."""
+    """Bits a second as expr/lab/network.py reads them."""
     return f"{rate / 1e6:.3f}Mbit"
 
 

@@ -16,11 +16,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # for lab/, which is not installed
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for expr/lab, which is not installed
 
 from delay_worker import COUNT
 
-from lab.network import Lab
+from expr.lab.network import Lab
 from ooodist.errors import UserError
 
 HERE = Path(__file__).resolve().parent

@@ -18,10 +18,10 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # for lab/, which is not installed
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for expr/lab, which is not installed
 
-from lab.network import Lab
-from lab.shaping import parse_rate
+from expr.lab.network import Lab
+from expr.lab.shaping import parse_rate
 from ooodist.engines.kinds.kind import NICENESS
 from ooodist.errors import UserError
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from job import CLEAR_SECONDS, ENGINES, ROOT, Job
 
-from lab.network import Lab
+from expr.lab.network import Lab
 from ooodist.checkpoint import folder as folders
 from ooodist.errors import UserError
 from tests.launcher.ssh.hosts import SEPARATION, SshHosts, on

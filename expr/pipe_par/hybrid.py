@@ -25,7 +25,7 @@ from typing import Any
 
 from lab_mpirun import run
 
-from lab.network import Lab
+from expr.lab.network import Lab
 from ooodist.profiler.conditions import processor
 
 CSV = Path(__file__).with_name("hybrid.csv")

@@ -17,11 +17,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # for lab/, which is not installed
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for expr/lab, which is not installed
 
 from mpirun import command, environment
 
-from lab.network import Lab
+from expr.lab.network import Lab
 from ooodist.launcher.host import Host
 
 

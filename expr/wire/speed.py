@@ -22,11 +22,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 DATA_PAR = HERE.parent / "data_par"
 sys.path.insert(0, str(DATA_PAR))
-sys.path.append(str(HERE.parents[1]))  # for lab/, which is not installed
+sys.path.append(str(HERE.parents[1]))  # for expr/lab, which is not installed
 
 import run as data_par  # noqa: E402
 
-from lab.network import Lab  # noqa: E402
+from expr.lab.network import Lab  # noqa: E402
 from ooodist.config import job as job_file  # noqa: E402
 from ooodist.engines.kinds import find  # noqa: E402
 from ooodist.planner.costs import Network, StepCosts  # noqa: E402

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from lab.shaping import parse_delay, parse_rate
+from expr.lab.shaping import parse_delay, parse_rate
 from ooodist.config import job as job_file
 from ooodist.errors import UserError
 from ooodist.launcher.ssh.listed import read_hosts
@@ -35,7 +35,8 @@ JOBS = [
     for overrides in (
         ["order={name: first_k, k: 2}", "warm_start.zoo=zoo", "checkpoint.copy_to=s3://a/b"],
         ["model={name: gpt, layers: 2}", "data=text", "parallel={pipeline: 2, microbatches: 4}"],
-        ["elastic={rho: 0.5}", "metrics=[accuracy]", "early_stopping={patience: 3}", "on_nan=skip"],
+        ["elastic={rho: 0.5}", "metrics=[accuracy]", "early_stopping={patience: 3}"],
+        ["on_nan=skip", "early_stopping={patience: 3}"],
         [
             "optimizer={name: adam, learning_rate: {schedule: cosine_decay, "
             "initial_learning_rate: 0.1, decay_steps: 9}}",

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from lab.network import Lab
+from expr.lab.network import Lab
 from ooodist.launcher.host import Host
 from tests.fork_server import fast_python
 from tests.launcher.conftest import needs_root, wait_until

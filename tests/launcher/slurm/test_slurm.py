@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.network import Lab
+from expr.lab.network import Lab
 from tests.jobs import needs_built
 from tests.launcher.conftest import networks_of
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.network import Lab
+from expr.lab.network import Lab
 from ooodist.launcher.host import Host
 
 SSHD = "/usr/sbin/sshd"

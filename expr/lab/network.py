@@ -20,9 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from lab import cable
-from lab.background_job import BackgroundJob
-from lab.shaping import MTU, parse_delay, parse_rate, segment_bytes, token_bucket
+from expr.lab import cable
+from expr.lab.background_job import BackgroundJob
+from expr.lab.shaping import MTU, parse_delay, parse_rate, segment_bytes, token_bucket
 from ooodist.errors import UserError
 from ooodist.launcher import environment
 from ooodist.launcher.arguments import check_command

@@ -182,7 +182,7 @@ def test_wrong_use(netlabs: Launchers, arguments: list[str], message: str) -> No
 def test_without_root(netlabs: Launchers) -> None:
     # As another user; the checkout and its Python need not be readable for that one.
     script = (
-        "import os, sys; from lab import netlab; "
+        "import os, sys; from expr.lab import netlab; "
         f"os.seteuid(65534); sys.exit(netlab.main({[*GIVEN, '--', '/bin/true']!r}))"
     )
     done = subprocess.run(

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.background_job import BackgroundJob
-from lab.network import Lab
-from lab.shaping import burst_bytes
+from expr.lab.background_job import BackgroundJob
+from expr.lab.network import Lab
+from expr.lab.shaping import burst_bytes
 from ooodist.errors import UserError
 from ooodist.launcher.host import Host
 from tests.jobs import needs_built

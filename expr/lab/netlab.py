@@ -18,7 +18,7 @@ which the cores' part of it is small.
 Experiments that start several jobs in one network, run them in turns or change the rate use
 ``Lab`` of ``network.py``:
 
-    from lab.network import Lab
+    from expr.lab.network import Lab
 
     with Lab(num_hosts=2, rate="250Mbit") as lab:
         baseline = lab.start("horovod", [sys.executable, "baseline.py"], Path("logs/baseline"))
@@ -39,7 +39,7 @@ and ``ip netns exec NAME bash`` is a shell there.
 import argparse
 from contextlib import ExitStack, closing
 
-from lab.network import Lab
+from expr.lab.network import Lab
 from ooodist.launcher import environment
 from ooodist.launcher.arguments import (
     check_command,

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from lab import cable
+from expr.lab import cable
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOBUFS])
