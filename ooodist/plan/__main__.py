@@ -22,6 +22,7 @@ from ooodist.plan.options import (
     DEFAULT_ENGINE,
     DEFAULT_LATENCY,
     DEFAULT_OUTPUT,
+    DESCRIBED_ENGINES,
     FOLDER_NAME,
     parse,
     parse_memory,
@@ -197,7 +198,7 @@ def _described_clusters(options: argparse.Namespace, engine: str) -> list[Cluste
             "several devices have links inside, as --devices 8 --inside 1600Gbit"
         )
     inside = parse_bandwidth(options.inside, "--inside") if options.inside else None
-    chosen = options.engine or (engine if find(engine).sums else DEFAULT_ENGINE)
+    chosen = options.engine or (engine if engine in DESCRIBED_ENGINES else DEFAULT_ENGINE)
     latency = options.latency or DEFAULT_LATENCY
     latency_seconds = parse_latency(latency, "--latency")
     servers = None

@@ -67,6 +67,7 @@ exit code: 0 when the plans are written, 2 for what you can put right, 1 for any
 """
 
 ALL = "all"
+DESCRIBED_ENGINES = [name for name, kind in kinds().items() if kind.sums]
 DEFAULT_ENGINE = Horovod.name  # for a described cluster
 DEFAULT_LATENCY = "50us"  # for described links: two hosts and a switch between them
 DEFAULT_OUTPUT = "runs/plan"  # if there is no job with an output folder
@@ -124,7 +125,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--inside", metavar="RATE", help="rate of a device's link to the others of its host")
     add(
         "--engine",
-        choices=[name for name, kind in kinds().items() if kind.sums],
+        choices=DESCRIBED_ENGINES,
         help="by default as the job says; else as the process was launched, or for a described "
         f"cluster {DEFAULT_ENGINE}",
     )

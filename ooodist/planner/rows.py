@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ooodist.engines.kinds import find
+from ooodist.engines.kinds import traits
 from ooodist.planner.costs import Network, StepCosts, WeightCost
 
 KIND = (
@@ -49,7 +49,7 @@ def with_rows(costs: StepCosts, network: Network) -> StepCosts:
         costs: those of dense exchanges.
         network: its engine, which may have no all-gather, and number of workers count.
     """
-    if not find(network.engine).gathers:
+    if not traits(network.engine).gathers:
         return costs
     return replace(
         costs,

@@ -23,7 +23,7 @@ FROM_COSTS = ("first_k", "priority", "planned")
 """Orders that are found from measured costs (``first_k`` if k is not given)."""
 
 _PLAN = "a plan has its own; leave it out, or choose another order"
-_XLA = "a step that XLA compiles cannot have both; leave one of them out"
+_XLA = "steps that XLA compiles cannot have that; leave one of them out"
 _PIPELINE = (
     "a pipeline does not have it (its schedule orders what stages compute, and micro-batches "
     "accumulate); leave it out"

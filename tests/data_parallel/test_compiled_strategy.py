@@ -121,9 +121,9 @@ def test_what_xla_cannot_compile_is_said(caplog: pytest.LogCaptureFixture) -> No
     [
         (
             {"order": "first_k", "k": 1},
-            "auto, but the order is first_k with k = 1: a step",
+            "auto, but the order is first_k with k = 1: steps",
         ),
-        ({"accumulate": 2, "on_nan": "skip"}, "but accumulate is 2: a step that XLA"),
+        ({"accumulate": 2, "on_nan": "skip"}, "but accumulate is 2: steps that XLA"),
         ({"elastic": {"rho": 0.5}}, "but elastic trains some of the weights"),
         ({"jit_compile": "perhaps"}, "jit_compile is 'perhaps'; it must be True, False, auto or"),
     ],

@@ -21,7 +21,7 @@ from ooodist.engines.kinds.local import Local
 from ooodist.engines.kinds.mpi import Mpi
 from ooodist.errors import UserError
 
-__all__ = ["GROUP", "Kind", "find", "for_pipelines", "kinds", "launched_as", "names"]
+__all__ = ["GROUP", "Kind", "find", "for_pipelines", "kinds", "launched_as", "names", "traits"]
 
 GROUP = "ooodist.engines"
 _OWN = (Local(), Collective(), Horovod(), Byteps(), Mpi())
@@ -62,6 +62,14 @@ def find(name: str) -> Kind:
     if name not in kinds():
         raise UserError(f"engine is {name!r}; it must be one of {', '.join(kinds())}")
     return kinds()[name]
+
+
+def traits(name: str) -> Kind:
+    """The kind of this name; one like TensorFlow's collectives if it is not installed here.
+
+    For costs and plans, which may come from elsewhere.
+    """
+    return kinds().get(name) or Collective()
 
 
 def launched_as(name: str) -> Kind:

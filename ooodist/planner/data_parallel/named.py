@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ooodist.engines.kinds import find
+from ooodist.engines.kinds import traits
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.exchanges import arrange, fused, most_urgent_first, ready_order
 from ooodist.planner.data_parallel.orders import baseline_order, first_k_order, movable_layers
@@ -50,7 +50,7 @@ def baseline_plan(
         name="baseline",
         order=None,
         exchanges=(
-            fused(costs, network) if find(network.engine).fuses else arrange(costs, weights)
+            fused(costs, network) if traits(network.engine).fuses else arrange(costs, weights)
         ),
         steps_per_execution=steps_per_execution,
     )
@@ -88,7 +88,7 @@ def tuned_plan(
     else:
         ready = ready_order(costs, None)
         joined = [arrange(costs, ready, bucket_bytes=size) for size in TUNED_BYTES]
-        if find(network.engine).fuses:
+        if traits(network.engine).fuses:
             joined += [fused(costs, network, threshold=size) for size in TUNED_BYTES]
         plans += [replace(baseline, exchanges=exchanges) for exchanges in joined]
     return min(plans, key=Simulator(costs, network).step_seconds)
@@ -201,7 +201,7 @@ def _with_best_exchanges(
         return plan
     ready = ready_order(costs, plan.order)
     exchanges = [arrange(costs, ready, bucket_bytes=size) for size in sizes]
-    if find(plan.engine).fuses:
+    if traits(plan.engine).fuses:
         exchanges.append(fused(costs, simulator.network, order=plan.order))
     return min((replace(plan, exchanges=each) for each in exchanges), key=simulator.step_seconds)
 
