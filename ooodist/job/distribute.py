@@ -128,6 +128,8 @@ def distribute(
     Raises:
         UserError: ``ooodist.init()`` was not called, or an argument is impossible.
     """
+    if isinstance(features, Feature) or not all(isinstance(each, Feature) for each in features):
+        raise UserError(f"features is {features!r}; it must be a list of ooodist.Feature objects")
     exchange = {
         "credit": credit,
         "bucket_bytes": bucket_bytes,

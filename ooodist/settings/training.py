@@ -113,6 +113,9 @@ class Training:
         for (one, other), reason in REFUSED.items():
             if one in given and other in given:
                 raise UserError(f"{given[one]}, but {given[other]}: {reason}")
+        names = [feature.name for feature in self.features]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise UserError(f"features has two called {twice[0]}; override the name of one")
         for feature in self.features:
             for other, reason in feature.refuses.items():
                 if other in given:

@@ -32,7 +32,7 @@ from ooodist.step.all_ranks.losses import of_whole_batch
 from ooodist.step.backward import OrderedBackward, variable_names
 from ooodist.step.carried import CarriedGradients, CarriedUpdates, Carrying
 from ooodist.step.compiled import CompiledStep
-from ooodist.step.feature import Feature
+from ooodist.step.feature import Feature, through
 from ooodist.step.finiteness.finite import Checked, GradientSums, GradientWatch
 from ooodist.step.finiteness.loss_scaling import EarlyVerdict, can_be_early
 from ooodist.step.finiteness.skipping import Skipping
@@ -237,8 +237,7 @@ class Execution:
                 total = add_gradients(held, gradients)
                 gradients = [None if g is None else g / divisor for g in total]
             names = variable_names(variables)
-            for feature in self._features:
-                gradients = feature.gradients(names, gradients)
+            gradients = through(self._features, names, gradients)
             if self._verdict is not None:
                 self._verdict.look_at(gradients)
             carried = () if leaving is None else leaving.names

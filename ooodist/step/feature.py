@@ -14,6 +14,28 @@ if TYPE_CHECKING:
     from ooodist.step.rank_state import RankState
 
 
+def through(
+    features: Sequence[Feature], names: Sequence[str], gradients: Sequence[Gradient]
+) -> Sequence[Gradient]:
+    """What features make of gradients, one after the other.
+
+    Raises:
+        UserError: one returns other shapes, or another number of gradients.
+    """
+    for feature in features:
+        given, gradients = gradients, list(feature.gradients(names, gradients))
+        shapes = [
+            [None if g is None else str(g.shape) for g in each] for each in (given, gradients)
+        ]
+        if shapes[0] != shapes[1]:
+            raise UserError(
+                f"feature {feature.name}: gradients returns {len(gradients)} gradients of the "
+                f"shapes {', '.join(map(str, shapes[1]))}; they must be those that it is given, "
+                f"{len(given)} of {', '.join(map(str, shapes[0]))}"
+            )
+    return gradients
+
+
 class Feature:
     """Does something with the gradients of each step.
 
@@ -45,7 +67,8 @@ class Feature:
 
     @property
     def name(self) -> str:
-        """The name of its class, by which messages and checkpoints know it."""
+        """The name of its class, by which messages and checkpoints know it; override it to have
+        two of a class."""
         return type(self).__name__
 
     def gradients(self, names: Sequence[str], gradients: Sequence[Gradient]) -> Sequence[Gradient]:

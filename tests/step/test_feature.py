@@ -82,12 +82,24 @@ def test_a_job_names_one_and_goes_on_with_its_state(
     ("settings", "message"),
     [
         ({"wire": "float16"}, "feature GradientNoise, but wire is float16: 16 bits would round"),
+        ({"features": GradientNoise(0.1)}, "it must be a list of ooodist.Feature objects"),
+        ({"features": [GradientNoise]}, "it must be a list of ooodist.Feature objects"),
+        ({"features": [Halved(), Halved()]}, "features has two called Halved"),
         ({"jit_compile": True}, "jit_compile is True, but features are GradientNoise"),
     ],
 )
 def test_what_does_not_go_together(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        ooodist.distribute(make(), features=[GradientNoise(0.1)], **settings)
+        ooodist.distribute(make(), **{"features": [GradientNoise(0.1)], **settings})
+
+
+def test_gradients_keep_their_shapes() -> None:
+    class First(ooodist.Feature):
+        def gradients(self, names: Any, gradients: Any) -> Any:
+            return gradients[:1]
+
+    with pytest.raises(UserError, match=r"feature First: gradients returns 1 gradients of the sh"):
+        trained(First())
 
 
 @pytest.mark.parametrize(
