@@ -83,22 +83,22 @@ _HOME = {
 
 
 def rank() -> int:
-    """Returns the number of this process among the ranks, from 0."""
+    """The number of this process among the ranks, from 0."""
     return _engine().rank
 
 
 def size() -> int:
-    """Returns the number of ranks."""
+    """The number of ranks."""
     return _engine().size
 
 
 def local_rank() -> int:
-    """Returns the number of this process among the ranks of its host, from 0."""
+    """The number of this process among the ranks of its host, from 0."""
     return _engine().local_rank
 
 
 def local_size() -> int:
-    """Returns the number of ranks on this host.
+    """The number of ranks on this host.
 
     Raises:
         UserError: it is not known, as BytePS's own launcher does not count the ranks of a host.

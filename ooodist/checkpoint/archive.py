@@ -119,11 +119,11 @@ class KerasFile(Closing):
         self._open.close()
 
     def read(self, index: int) -> np.ndarray:
-        """Returns the value of a variable, by its index in the state."""
+        """The value of a variable, by its index in the state."""
         return self.read_place(self.state.variables[index].places[0])
 
     def read_place(self, place: str) -> np.ndarray:
-        """Returns the array at a place of the weights file."""
+        """The array at a place of the weights file."""
         try:
             dataset = self._weights[place]
             array = np.asarray(dataset[()])
@@ -134,20 +134,20 @@ class KerasFile(Closing):
         return array
 
     def read_best(self, index: int) -> np.ndarray:
-        """Returns the value of a weight at the best epoch, by its index in the state."""
+        """The value of a weight at the best epoch, by its index in the state."""
         return as_saved(self._best[best_member(index)], self.state.variables[index].dtype)
 
     def read_text(self, member: str) -> str:
-        """Returns the text of a member."""
+        """The text of a member."""
         return self._archive.read(member).decode()
 
     def assets(self) -> dict[str, bytes]:
-        """Returns the files of layers, by their names in the archive."""
+        """The files of layers, by their names in the archive."""
         names = [name for name in self._archive.namelist() if name.startswith(ASSETS)]
         return {name: self._archive.read(name) for name in names if not name.endswith("/")}
 
     def layout(self) -> tuple[dict[str, str], list[str]]:
-        """Returns the groups of the weights file, with their layers' names, and all places."""
+        """The groups of the weights file, with their layers' names, and all places."""
         groups: dict[str, str] = {}
         places: list[str] = []
 
@@ -239,12 +239,12 @@ def _create(weights: h5py.File, place: str, array: np.ndarray) -> h5py.Dataset:
 
 
 def best_member(index: int) -> str:
-    """Returns the name of a weight in the archive of the best weights, without its suffix."""
+    """The name of a weight in the archive of the best weights, without its suffix."""
     return f"arr_{index}"
 
 
 def as_saved(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Returns an array of a ``.npz`` file in the dtype of its variable.
+    """An array of a ``.npz`` file in the dtype of its variable.
 
     NumPy stores dtypes that it does not know, such as bfloat16, as plain bytes.
     """

@@ -47,7 +47,7 @@ class Entry:
 
 
 def dtype_of(name: str) -> np.dtype:
-    """Returns the dtype of this name, as ``float32`` or ``bfloat16``. Raises TypeError."""
+    """The dtype of this name, as ``float32`` or ``bfloat16``. Raises TypeError."""
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
@@ -124,7 +124,7 @@ class Reader:
         self._archive.close()
 
     def read(self, entry: Entry) -> np.ndarray:
-        """Returns an array. Raises UserError if it is not the one that was written."""
+        """An array. Raises UserError if it is not the one that was written."""
         array = np.empty(entry.shape, dtype_of(entry.dtype))
         self._read_into(entry, as_bytes(array))
         return array
@@ -160,7 +160,7 @@ def _skip_header(member: IO[bytes]) -> None:
 
 
 def as_bytes(array: np.ndarray) -> memoryview:
-    """Returns the bytes of an array in C order; of a contiguous one without a copy."""
+    """The bytes of an array in C order; of a contiguous one without a copy."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

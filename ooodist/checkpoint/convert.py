@@ -28,7 +28,7 @@ logger = logging.getLogger("ooodist")
 
 
 def find(path: Path, option: str) -> Path:
-    """Returns the checkpoint at a path, or the newest that is whole in a folder of them.
+    """The checkpoint at a path, or the newest that is whole in a folder of them.
 
     Raises UserError, which names the ``option``, if there is none.
     """

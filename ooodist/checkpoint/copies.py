@@ -51,7 +51,7 @@ class Copies(Store):
             ) from error
 
     def checkpoints(self) -> list[tuple[Place, str]]:
-        """Returns the names of the copies with their places, oldest first; best ones are left out.
+        """The names of the copies with their places, oldest first; best ones are left out.
 
         Raises UserError if the address cannot be read.
         """

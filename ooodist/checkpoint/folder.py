@@ -37,17 +37,17 @@ _BEST = re.compile(r"best-epoch-\d+|best\.keras")
 
 
 def file_name(epoch: int, step: int = 0) -> str:
-    """Returns the name of the Keras file after ``epoch`` epochs and ``step`` steps of the next."""
+    """The name of the Keras file after ``epoch`` epochs and ``step`` steps of the next."""
     return f"{parts_name(epoch, step)}.keras"
 
 
 def parts_name(epoch: int, step: int = 0) -> str:
-    """Returns the name of the checkpoint in parts after ``epoch`` epochs and ``step`` steps."""
+    """The name of the checkpoint in parts after ``epoch`` epochs and ``step`` steps."""
     return f"checkpoint-epoch-{epoch:06}" + (f"-step-{step:08}" if step else "")
 
 
 def best_parts_name(epoch: int) -> str:
-    """Returns the name of the best checkpoint in parts; its epoch tells it from those before.
+    """The name of the best checkpoint in parts; its epoch tells it from those before.
 
     A folder cannot take the place of another in one step, as a file can.
     """
@@ -55,13 +55,13 @@ def best_parts_name(epoch: int) -> str:
 
 
 def place_of(name: str) -> Place | None:
-    """Returns the place of a checkpoint by its name; None if it is of something else."""
+    """The place of a checkpoint by its name; None if it is of something else."""
     match = _NAME.fullmatch(name)
     return None if match is None else (int(match[1]), int(match[2] or 0))
 
 
 def checkpoints(folder: Path) -> list[tuple[Place, Path]]:
-    """Returns the checkpoints in ``folder`` with their places, whole or damaged, oldest first."""
+    """The checkpoints in ``folder`` with their places, whole or damaged, oldest first."""
     if not folder.is_dir():
         return []
     found = [(place_of(path.name), path) for path in folder.iterdir()]
@@ -69,7 +69,7 @@ def checkpoints(folder: Path) -> list[tuple[Place, Path]]:
 
 
 def best_in(folder: Path) -> Path | None:
-    """Returns the best checkpoint of the last run in ``folder``; None if there is none."""
+    """The best checkpoint of the last run in ``folder``; None if there is none."""
     found = [path for path in folder.iterdir() if _BEST.fullmatch(path.name)]
     return max(found, key=lambda path: (path.stat().st_mtime, path.name), default=None)
 
@@ -105,7 +105,7 @@ def latest(
     option: str = "checkpoint.resume",
     way_out: str = "give the path of one, or start anew without resume",
 ) -> tuple[Path, State]:
-    """Returns the newest undamaged checkpoint of a folder; logs the damaged ones.
+    """The newest undamaged checkpoint of a folder; logs the damaged ones.
 
     Raises UserError, which names the ``option``, if there is none.
     """
@@ -145,7 +145,7 @@ def delete(path: Path) -> None:
 
 
 def incomplete(path: Path) -> Path:
-    """Returns a new path beside ``path``, of something that is not complete."""
+    """A new path beside ``path``, of something that is not complete."""
     return path.with_name(f"{INCOMPLETE_PREFIX}{secrets.token_hex(8)}")
 
 

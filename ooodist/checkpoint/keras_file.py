@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def kept(model: keras.Model) -> list[Any]:
-    """Returns the variables that a checkpoint keeps: the weights, then the optimizer's."""
+    """The variables that a checkpoint keeps: the weights, then the optimizer's."""
     return [*model.weights, *model.optimizer.variables]
 
 
@@ -51,7 +51,7 @@ def variables_of(model: keras.Model, layout: Layout | None = None) -> tuple[Vari
 
 
 def fingerprint(model: keras.Model) -> str:
-    """Returns the SHA-256 of the values of all variables that a checkpoint keeps."""
+    """The SHA-256 of the values of all variables that a checkpoint keeps."""
     return hex_digest(each.numpy().tobytes() for each in kept(model))
 
 
@@ -152,7 +152,7 @@ def _saved(arrays: Sequence[Any]) -> bytes:
 
 
 def _value(variable: Any) -> np.ndarray:
-    """Returns the value of a variable, or an array as it is."""
+    """The value of a variable, or an array as it is."""
     return np.asarray(variable if isinstance(variable, np.ndarray) else variable.numpy())
 
 
@@ -177,7 +177,7 @@ def load_variables(file: Path, model: keras.Model, state: State) -> None:
 
 
 def read_best_weights(file: Path, model: keras.Model) -> list[np.ndarray] | None:
-    """Returns the weights of the best epoch; None if the checkpoint has none."""
+    """The weights of the best epoch; None if the checkpoint has none."""
     with zipfile.ZipFile(file) as saved:
         if BEST_WEIGHTS_MEMBER not in saved.namelist():
             return None
@@ -190,7 +190,7 @@ def read_best_weights(file: Path, model: keras.Model) -> list[np.ndarray] | None
 
 
 def read_rank_state(file: Path) -> dict[str, np.ndarray]:
-    """Returns what gradients have lost on a wire of 16 bits, by weight and then by rank.
+    """What gradients have lost on a wire of 16 bits, by weight and then by rank.
 
     It is empty if they have lost nothing.
     """

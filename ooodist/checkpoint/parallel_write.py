@@ -179,7 +179,7 @@ class Writing:
             folders.delete(self._temporary)
 
     def _manifest(self, texts: Sequence[str]) -> Manifest:
-        """Returns the manifest of what all ranks say that they have written, after a look."""
+        """The manifest of what all ranks say that they have written, after a look."""
         found: dict[str, dict[str, Entry]] = {_VARIABLES: {}, _BEST: {}, _EXTRAS: {}, _ASSETS: {}}
         sizes = {}
         for rank, text in enumerate(texts):
@@ -215,7 +215,7 @@ def _arrays(
     writers: Mapping[int, int],
     best_weights: Sequence[np.ndarray | None] | None,
 ) -> list[_Array]:
-    """Returns what goes into the checkpoint, the same on all ranks but for what rank 0 writes."""
+    """What goes into the checkpoint, the same on all ranks but for what rank 0 writes."""
     variables = kept(model)
     found = []
     for index, variable in enumerate(variables):
@@ -236,7 +236,7 @@ def _arrays(
 
 
 def _value_of(array: _Array, model: keras.Model, *, checks: bool) -> np.ndarray:
-    """Returns an array's value. Raises UserError if it is checked, of a weight, and not finite."""
+    """An array's value. Raises UserError if it is checked, of a weight, and not finite."""
     value = _read(array) if array.value is None else array.value
     if checks and array.kind == _VARIABLES and int(array.key) < len(model.weights):
         check_weight(model, array.source, value)
@@ -244,7 +244,7 @@ def _value_of(array: _Array, model: keras.Model, *, checks: bool) -> np.ndarray:
 
 
 def _read(array: _Array) -> np.ndarray:
-    """Returns an array's value as it is now."""
+    """An array's value as it is now."""
     return np.asarray(array.source.numpy() if array.kind == _VARIABLES else array.source)
 
 

@@ -36,7 +36,7 @@ _PART = re.compile(r"part-\d+\.npz")
 
 
 def part_name(rank: int) -> str:
-    """Returns the name of the file that a rank writes."""
+    """The name of the file that a rank writes."""
     return f"part-{rank}.npz"
 
 
@@ -157,15 +157,15 @@ class Parts(Closing):
         return len(self.manifest.best)
 
     def read(self, index: int) -> np.ndarray:
-        """Returns the value of a variable, by its index in the state."""
+        """The value of a variable, by its index in the state."""
         return self.read_entry(self.manifest.variables[index])
 
     def read_best(self, index: int) -> np.ndarray:
-        """Returns the value of a weight at the best epoch, by its index in the state."""
+        """The value of a weight at the best epoch, by its index in the state."""
         return self.read_entry(self.manifest.best[index])
 
     def read_entry(self, entry: Entry) -> np.ndarray:
-        """Returns any array of the manifest."""
+        """Any array of the manifest."""
         with self._reading():
             return self._reader(entry).read(entry)
 

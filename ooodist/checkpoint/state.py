@@ -65,12 +65,12 @@ class State:
         return self.epoch, self.within.step if self.within is not None else 0
 
     def where(self) -> str:
-        """Returns where in the training it is, for messages."""
+        """Where in the training it is, for messages."""
         return place_text(self.place)
 
 
 def place_text(place: tuple[int, int]) -> str:
-    """Returns a place, as ``State.place`` has it, for messages."""
+    """A place, as ``State.place`` has it, for messages."""
     epoch, step = place
     return f"step {step} of epoch {epoch + 1}" if step else f"epoch {epoch}"
 

@@ -102,7 +102,7 @@ def is_inside_fit(arguments: dict[str, Any]) -> bool:
 
 
 def trained_models() -> list[keras.Model]:
-    """Returns the models of this process that ``fit`` or ``train_on_batch`` has trained.
+    """The models of this process that ``fit`` or ``train_on_batch`` has trained.
 
     ``train_function``: Keras makes it when a training begins. Keras has no list of models.
     """

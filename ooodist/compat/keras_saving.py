@@ -56,7 +56,7 @@ class Layout:
 
 
 def layout_of(model: keras.Model) -> Layout:
-    """Returns the layout of a built model; reads no variable that Keras's own layers save."""
+    """The layout of a built model; reads no variable that Keras's own layers save."""
     remember_what_saving_skips()
     layout = Layout()
     archive = zipfile.ZipFile(io.BytesIO(), "w")

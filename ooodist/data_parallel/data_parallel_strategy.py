@@ -167,7 +167,7 @@ class DataParallel(Strategy):
         return in_executions(execution, steps=steps, accumulate=self.accumulate)
 
     def carrying_for(self, plan: Plan | None) -> Carrying | None:
-        """Returns what holds the updates that calls with this plan leave to each other.
+        """What holds the updates that calls with this plan leave to each other.
 
         Raises:
             UserError: the plan was given and carries some, which this model's training cannot.

@@ -56,19 +56,19 @@ class Job(live.Job, Protocol):
     """The training for which plans are made."""
 
     def is_profile_kept(self) -> bool:
-        """Returns whether rank 0 seems to have a stored profile of the job."""
+        """Whether rank 0 seems to have a stored profile of the job."""
 
     def profile(self, batch: Batch) -> Profile:
         """Measures the job's costs; all ranks must call it. Raises UserError on all ranks."""
 
     def limits(self) -> Limits:
-        """Returns the limits of the search for plans."""
+        """The limits of the search for plans."""
 
     def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
-        """Returns a candidate that runs a plan made from these costs."""
+        """A candidate that runs a plan made from these costs."""
 
     def compiled_candidate(self) -> Candidate | None:
-        """Returns a candidate whose steps XLA compiles; None if that is not to be tried."""
+        """A candidate whose steps XLA compiles; None if that is not to be tried."""
 
     def begin_trial(self, steps: int) -> None:
         """Prepares a trial, in which candidates take turns and each launch has ``steps`` steps."""
@@ -161,7 +161,7 @@ class LivePlanning(LiveTrial[Found]):
         return logs
 
     def _default_plan(self, costs: StepCosts, network: Network) -> Plan:
-        """Returns what the default does, as a plan."""
+        """What the default does, as a plan."""
         limits, steps = self._job.limits(), self._usual.steps
         if limits.wire is None or limits.only_exposed:
             return default_plan(costs, network, steps_per_execution=steps)
@@ -209,7 +209,7 @@ class LivePlanning(LiveTrial[Found]):
             self._next, self._job.is_trying = self._usual.run, False
 
     def _worth_trying(self, plans: Sequence[Plan]) -> list[Plan]:
-        """Returns the plans found by a search that are worth a trial, with unique names."""
+        """The plans found by a search that are worth a trial, with unique names."""
         assert self._profile is not None
         if self._searches == 1:
             return [replace(plan, model=self._profile.model) for plan in plans]
@@ -252,5 +252,5 @@ class LivePlanning(LiveTrial[Found]):
 
 
 def _work(plan: Plan) -> Plan:
-    """Returns the plan without its names and prediction, to compare what it does."""
+    """The plan without its names and prediction, to compare what it does."""
     return replace(plan, name="", model="", predicted=None)

@@ -82,7 +82,7 @@ class LiveDataParallel(DataParallel):
         return as_exchanged(profile, self._default_exchange.rows)
 
     def limits(self) -> Limits:
-        """Returns the limits within which plans are searched."""
+        """The limits within which plans are searched."""
         left = None if self.left is None else max(1, self.left // self.accumulate)
         steps = self.given_steps_per_execution
         return limits_of(
@@ -90,7 +90,7 @@ class LiveDataParallel(DataParallel):
         )
 
     def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
-        """Returns a way to train that carries out a plan made from these costs."""
+        """A way to train that carries out a plan made from these costs."""
         log_wire(plan, costs)
         return self._candidate(PlanWithCosts(plan, costs, network))
 
@@ -104,7 +104,7 @@ class LiveDataParallel(DataParallel):
         return Candidate(plan.name, run, plan.steps_per_execution, plan, predicted)
 
     def compiled_candidate(self) -> Candidate | None:
-        """Returns a way to train whose steps XLA compiles; None if that is not to be tried."""
+        """A way to train whose steps XLA compiles; None if that is not to be tried."""
         if not self._may_compile:
             return None
         default = OrderedBackward(self._default_exchange)

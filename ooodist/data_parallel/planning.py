@@ -96,7 +96,7 @@ def profile_for(
     accumulate: int,
     traced: StepToMeasure | None = None,
 ) -> Profile:
-    """Returns the profile that the settings ask for; see
+    """The profile that the settings ask for; see
     :func:`ooodist.profiler.storage.profile_of`."""
     return profile_of(
         model,
@@ -110,7 +110,7 @@ def profile_for(
 
 
 def as_exchanged(profile: Profile, rows: RowGradients | None) -> Profile:
-    """Returns the profile with the bytes of rows, if gradients travel as such now."""
+    """The profile with the bytes of rows, if gradients travel as such now."""
     if rows is None or not rows.may_travel:
         return profile
     return replace(profile, costs=with_rows(profile.costs, profile.network))
@@ -119,7 +119,7 @@ def as_exchanged(profile: Profile, rows: RowGradients | None) -> Profile:
 def planned_for(
     order: str, costs: StepCosts, network: Network, limits: Limits, model: str, engine: Engine
 ) -> PlanWithCosts:
-    """Returns the plan that rank 0 finds for these costs. All ranks call it.
+    """The plan that rank 0 finds for these costs. All ranks call it.
 
     Args:
         order: one of FROM_COSTS.
@@ -145,7 +145,7 @@ def limits_of(
     carrying: bool = False,
     wire: WireSetting = "float32",
 ) -> Limits:
-    """Returns the limits of the search for a running engine; see :func:`find_plan`."""
+    """The limits of the search for a running engine; see :func:`find_plan`."""
     limits = Limits(
         memory_bytes=settings.memory_bytes,
         max_steps_per_execution=settings.max_steps_per_execution,

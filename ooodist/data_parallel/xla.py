@@ -24,7 +24,7 @@ _CANNOT_COMPILE = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
 
 
 def setting_of(model: keras.Model, backward: OrderedBackward, given: JitCompile) -> JitCompile:
-    """Returns whether steps are compiled: True, False, or ``auto`` if that is to be tried.
+    """Whether steps are compiled: True, False, or ``auto`` if that is to be tried.
 
     Args:
         model: a compiled model.
@@ -48,7 +48,7 @@ def setting_of(model: keras.Model, backward: OrderedBackward, given: JitCompile)
 
 
 def _of_compile(model: keras.Model) -> JitCompile:
-    """Returns what ``compile`` says: True only if the user said so.
+    """What ``compile`` says: True only if the user said so.
 
     Keras makes False of its default, ``auto``, where there are only CPUs, and True elsewhere.
     """
@@ -59,7 +59,7 @@ def _of_compile(model: keras.Model) -> JitCompile:
 
 
 def _why_not(model: keras.Model, backward: OrderedBackward) -> str:
-    """Returns why steps cannot be compiled; empty if they can, as far as is known."""
+    """Why steps cannot be compiled; empty if they can, as far as is known."""
     if model.run_eagerly:
         return "the model runs eagerly"
     has_own = type(model).train_step is not keras.Model.train_step
@@ -72,7 +72,7 @@ def _why_not(model: keras.Model, backward: OrderedBackward) -> str:
 
 
 def compiling(model: keras.Model, run: Run, instead: Run | None) -> Run:
-    """Returns what trains with compiled steps, or otherwise if the first cannot be compiled.
+    """What trains with compiled steps, or otherwise if the first cannot be compiled.
 
     Args:
         model: the model, for messages.

@@ -91,14 +91,14 @@ def init(
 
 
 def current() -> Engine:
-    """Returns the engine in use. Raises UserError before ``init`` and after ``shutdown``."""
+    """The engine in use. Raises UserError before ``init`` and after ``shutdown``."""
     if _current is None:
         raise UserError("no engine is in use: call ooodist.init() first")
     return _current
 
 
 def in_use() -> Engine | None:
-    """Returns the engine in use; None before ``init`` and after ``shutdown``."""
+    """The engine in use; None before ``init`` and after ``shutdown``."""
     return _current
 
 

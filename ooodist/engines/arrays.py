@@ -72,7 +72,7 @@ class ArrayExchange(ABC):
         return np.asarray(total / self.size, np.float64 if is_integer else array.dtype)
 
     def broadcast(self, arrays: list[np.ndarray], root: int = 0) -> list[np.ndarray]:
-        """Returns the arrays of rank ``root`` on every rank.
+        """The arrays of rank ``root`` on every rank.
 
         Raises:
             RuntimeError: number, shapes or dtypes of the arrays differ between ranks.
@@ -97,7 +97,7 @@ class ArrayExchange(ABC):
         return result
 
     def broadcast_text(self, text: str, root: int = 0) -> str:
-        """Returns the text of rank ``root`` on every rank; the others' texts are ignored."""
+        """The text of rank ``root`` on every rank; the others' texts are ignored."""
         content = np.frombuffer(text.encode(), np.uint8)
         length = int(self.broadcast([np.array([content.size], np.int64)], root)[0][0])
         if self.rank != root:
@@ -105,7 +105,7 @@ class ArrayExchange(ABC):
         return self.broadcast([content], root)[0].tobytes().decode()
 
     def gather_text(self, text: str) -> list[str]:
-        """Returns the texts of all ranks, by rank."""
+        """The texts of all ranks, by rank."""
         content = np.frombuffer(text.encode(), np.uint8)
         sizes = self.gather(np.array([content.size], np.int64))[:, 0]
         own = np.zeros(int(sizes.max()), np.uint8)
@@ -115,7 +115,7 @@ class ArrayExchange(ABC):
         ]
 
     def barrier(self) -> None:
-        """Returns when all ranks have called it."""
+        """Waits until all ranks have called it."""
         self.gather(np.zeros(1, np.int32))
 
     def agree(self, error: str | None) -> None:
@@ -203,7 +203,7 @@ class ArrayExchange(ABC):
         )
 
     def ranks_that_differ(self, value: bytes) -> list[int]:
-        """Returns the ranks whose value differs from rank 0's; the same list on all ranks."""
+        """The ranks whose value differs from rank 0's; the same list on all ranks."""
         digests = self.gather(np.frombuffer(digest(value), np.uint8))
         return [rank for rank in range(self.size) if (digests[rank] != digests[0]).any()]
 

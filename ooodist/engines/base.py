@@ -109,7 +109,7 @@ class Engine(ArrayExchange):
         any_shape: bool = False,
         as_it_is: bool = False,
     ) -> tf.Tensor:
-        """Returns the sum of ``tensor`` over all ranks, of the same shape and dtype.
+        """The sum of ``tensor`` over all ranks, of the same shape and dtype.
 
         Called while a tf.function is traced, or eagerly. The exchange starts when ``tensor`` and
         the ops of surrounding ``tf.control_dependencies`` are computed, and is complete when the
@@ -152,7 +152,7 @@ class Engine(ArrayExchange):
         return result
 
     def gather_in_graph(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the tensors of all ranks, bit for bit, joined along the first axis by rank.
+        """The tensors of all ranks, bit for bit, joined along the first axis by rank.
 
         Called while a tf.function is traced, if the kind ``gathers``. It starts and ends as
         :meth:`sum_in_graph` does.
@@ -189,7 +189,7 @@ class Engine(ArrayExchange):
             yield last_op
 
     def exchanges(self) -> list[str]:
-        """Returns all exchanges so far, in the order of first use, as "name dtype shape".
+        """All exchanges so far, in the order of first use, as "name dtype shape".
 
         Ranks that differ here would sum different tensors: compare it with ``check_equal``.
         """

@@ -97,7 +97,7 @@ class CollectiveEngine(Engine):
         return result
 
     def _instance_key(self, key: str) -> int:
-        """Returns a number that identifies the exchange on all ranks, whenever each traces it."""
+        """A number that identifies the exchange on all ranks, whenever each traces it."""
         number = int.from_bytes(digest(key)[:4], "big") >> 1
         while self._numbers.setdefault(number, key) != key:
             number = (number + 1) % (1 << 31)
@@ -108,7 +108,7 @@ class CollectiveEngine(Engine):
 
 
 def _library(on_gpu: bool) -> str:
-    """Returns what carries out the exchanges: "nccl" or "ring".
+    """What carries out the exchanges: "nccl" or "ring".
 
     Raises:
         UserError: OOODIST_COLLECTIVE names something else, or NCCL without a GPU.

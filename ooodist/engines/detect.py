@@ -10,7 +10,7 @@ from ooodist.util.quantity import counted
 
 
 def detect(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Returns the engine that the environment asks for, and why.
+    """The engine that the environment asks for, and why.
 
     Raises:
         UserError: a variable has an invalid value, or several processes were started that would
@@ -30,7 +30,7 @@ def detect(environ: Mapping[str, str]) -> tuple[str, str]:
 def choose(
     engine: str, environ: Mapping[str, str], workers: int | None, to_start: int | None = None
 ) -> tuple[str, str]:
-    """Returns the engine to use, and why: ``engine``, or the detected one if that is "auto".
+    """The engine to use, and why: ``engine``, or the detected one if that is "auto".
 
     Args:
         workers: the number of workers that the user expects, if given.

@@ -54,7 +54,7 @@ class HorovodEngine(Engine):
 
 
 def _kept(result: tf.Tensor, key: str) -> tf.Tensor:
-    """Returns the result of an exchange that runs whether it is used or not."""
+    """The result of an exchange that runs whether it is used or not."""
     assert result.op.name.split("/")[-1] == key, (result.op.name, key)
     keep(result.op)
     return result

@@ -19,7 +19,7 @@ MOST_BYTES = 1 << 24
 
 
 def messages_of(array: np.ndarray) -> list[np.ndarray]:
-    """Returns the memory of a contiguous array as messages of bytes; none if it is empty."""
+    """The memory of a contiguous array as messages of bytes; none if it is empty."""
     content = array.reshape(-1).view(np.uint8)
     return [content[at : at + MOST_BYTES] for at in range(0, content.size, MOST_BYTES)]
 

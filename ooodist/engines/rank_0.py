@@ -15,7 +15,7 @@ _BUSY, _DONE = "busy", "done"
 
 
 def on_rank_0(engine: Engine | None, work: Callable[[], T]) -> T | None:
-    """Returns what ``work`` returns on rank 0, and None on the others, which wait for it.
+    """What ``work`` returns on rank 0, and None on the others, which wait for it.
 
     All ranks call it. An error of ``work`` is raised on rank 0 only, after the others have stopped
     waiting: let all ranks learn of it, as with ``engine.agreed()``.

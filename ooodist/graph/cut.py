@@ -319,7 +319,7 @@ class _Cutting:
     def _accumulating(
         self, numbers: Sequence[int]
     ) -> Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]:
-        """Returns a function that adds its first arguments, the flat gradients of the variables
+        """A function that adds its first arguments, the flat gradients of the variables
         with these numbers, to their accumulators, and returns the others."""
 
         gradients = [self._traced.gradients[number] for number in numbers]

@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def packed(images: list[tuple[str, Path]]) -> bytes:
-    """Returns the file of these images, each with its profile."""
+    """The file of these images, each with its profile."""
     library = ctypes.CDLL(os.environ["NVFATBIN"])
     library.nvFatbinGetErrorString.restype = ctypes.c_char_p
 

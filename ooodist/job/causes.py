@@ -30,7 +30,7 @@ _TASK = re.compile(r"task:(\d+)")
 
 
 def find(error: BaseException, config: Config) -> UserError | None:
-    """Returns an error of a training step as a message that names the key; None if unknown."""
+    """An error of a training step as a message that names the key; None if unknown."""
     for link in _chain(error):
         text = str(link)
         if not isinstance(link, UserError) and _is_full(link):
@@ -68,7 +68,7 @@ def is_of_another_rank(error: BaseException) -> bool:
 
 
 def silent_ranks(error: BaseException) -> list[int]:
-    """Returns the ranks that TensorFlow has had no heartbeat from, and so took for dead."""
+    """The ranks that TensorFlow has had no heartbeat from, and so took for dead."""
     texts = [str(link) for link in _chain(error)]
     lists = [each for text in texts for each in _SILENT.findall(text)]
     found = {int(rank) for each in lists for rank in _TASK.findall(each)}
@@ -80,7 +80,7 @@ def silent_ranks(error: BaseException) -> list[int]:
 def silence(
     error: BaseException, rank: int, hosts: Sequence[str], waited: float, limit: float
 ) -> str | None:
-    """Returns who has not heard from whom, for how long and on which hosts; None if all were heard.
+    """Who has not heard from whom, for how long and on which hosts; None if all were heard.
 
     Args:
         error: of an exchange.
@@ -114,7 +114,7 @@ def _is_full(error: BaseException) -> bool:
 
 
 def _more_memory(config: Config) -> str:
-    """Returns what gives a job that is not divided among ranks more memory; "" for others."""
+    """What gives a job that is not divided among ranks more memory; "" for others."""
     if config.parallel is not None:
         return ""
     return "lower batch (accumulate makes up for it), or divide the model among ranks (parallel)"

@@ -29,7 +29,7 @@ def divided(
     state: State | None,
     measure: Callable[[Config], ModelCosts],
 ) -> Config:
-    """Returns the job with ``pipeline`` and ``data`` in the place of ``devices``, the same on all
+    """The job with ``pipeline`` and ``data`` in the place of ``devices``, the same on all
     ranks; ``batch`` and ``microbatches`` are then those of one pipeline.
 
     A job that goes on is divided as before, if it has as many devices, samples and micro-batches.
@@ -72,7 +72,7 @@ def check_devices(devices: int, size: int) -> None:
 def choose_replicas(
     parallel: ParallelConfig, engine: Engine, costs: ModelCosts | None, samples: int | None = None
 ) -> int:
-    """Returns the number of pipelines with which a step is fastest; all ranks call it.
+    """The number of pipelines with which a step is fastest; all ranks call it.
 
     Args:
         parallel: has ``devices``; ``microbatches`` are those of all pipelines.
@@ -115,7 +115,7 @@ def _best(parallel: ParallelConfig, costs: ModelCosts | None, samples: int | Non
 
 
 def _replicas_before(config: Config, state: State) -> int | None:
-    """Returns the number of pipelines that a checkpoint's job had; None if it was another job."""
+    """The number of pipelines that a checkpoint's job had; None if it was another job."""
     before, parallel = state.config.get("parallel"), config.parallel
     assert parallel is not None
     if not before:
@@ -127,7 +127,7 @@ def _replicas_before(config: Config, state: State) -> int | None:
 
 
 def with_replicas(parallel: ParallelConfig, replicas: int) -> ParallelConfig:
-    """Returns the settings of so many pipelines, which use all devices."""
+    """The settings of so many pipelines, which use all devices."""
     assert parallel.devices is not None
     return replace(
         parallel,

@@ -144,7 +144,7 @@ def set_up(config: Config, engine: Engine) -> PreparedJob:
 def load_and_build(
     config: Config, engine: Engine, *, first_step: int = 0
 ) -> tuple[Data, int, keras.Model]:
-    """Returns data, steps per epoch, and model. Raises UserError, the same on all ranks.
+    """Data, steps per epoch, and model. Raises UserError, the same on all ranks.
 
     Args:
         first_step: step of the sample stream at which the data begins.
@@ -274,7 +274,7 @@ def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> ker
 
 
 def _place(config: Config, engine: Engine) -> tuple[int, int]:
-    """Returns this rank's worker and the number of workers; a pipeline is one worker."""
+    """This rank's worker and the number of workers; a pipeline is one worker."""
     if config.parallel is None:
         return engine.rank, engine.size
     return engine.rank // config.parallel.pipeline, config.parallel.data

@@ -170,7 +170,7 @@ def _explain(error: Exception, config: Config, engine: Engine, hosts: Sequence[s
 
 
 def _wanted_size(config: Config) -> int | None:
-    """Returns how many processes there must be; None if the engine is not to check it."""
+    """How many processes there must be; None if the engine is not to check it."""
     if config.parallel is None:
         return config.workers
     return 1 if config.parallel.ranks == 1 else None  # preparation.py has a better message
@@ -327,7 +327,7 @@ def _best(job: PreparedJob) -> Best | None:
 
 
 def _file(job: PreparedJob, name: str, *, wanted: bool) -> Path | None:
-    """Returns where rank 0 writes a file; None on other ranks and if it is not wanted."""
+    """Where rank 0 writes a file; None on other ranks and if it is not wanted."""
     return job.folder / name if wanted and job.engine.rank == 0 else None
 
 

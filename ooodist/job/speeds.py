@@ -28,7 +28,7 @@ class Speeds:
     trace: Trace | None = None
 
     def measured(self) -> dict[str, float]:
-        """Returns what is known so far: seconds of a step, samples of all workers per second,
+        """What is known so far: seconds of a step, samples of all workers per second,
         seconds of a step with exchanges in flight, and the share of them behind computation."""
         values: dict[str, float] = {}
         if seconds := self.timer.recent():

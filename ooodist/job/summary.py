@@ -34,7 +34,7 @@ def summary(
     total_seconds: float,
     registered: str | None = None,
 ) -> str:
-    """Returns the text, with a line for each fact.
+    """The text, with a line for each fact.
 
     Args:
         result: metrics of the final evaluation.
@@ -94,7 +94,7 @@ def _batch(job: PreparedJob) -> str:
 
 
 def _cores() -> str:
-    """Returns how many cores this worker has, if it may not use all of its machine's."""
+    """How many cores this worker has, if it may not use all of its machine's."""
     cores = len(os.sched_getaffinity(0))
     if cores == os.cpu_count():
         return ""
@@ -102,7 +102,7 @@ def _cores() -> str:
 
 
 def _how(job: PreparedJob) -> tuple[str, str]:
-    """Returns the order of the work, in a few words."""
+    """The order of the work, in a few words."""
     parallel, order = job.config.parallel, job.config.order
     if parallel is not None:
         schedule = job.model.ooodist.strategy.inner.fastest.schedule
@@ -125,7 +125,7 @@ def _how(job: PreparedJob) -> tuple[str, str]:
 
 
 def _elastic(job: PreparedJob) -> list[tuple[str, str]]:
-    """Returns what elastic training did, if the job was elastic."""
+    """What elastic training did, if the job was elastic."""
     config, state = job.config.elastic, job.model.ooodist.strategy.selection()
     if config is None or state is None:
         return []
@@ -142,7 +142,7 @@ def _elastic(job: PreparedJob) -> list[tuple[str, str]]:
 
 
 def _warm_start(job: PreparedJob) -> list[tuple[str, str]]:
-    """Returns where the start weights came from, if a zoo was asked."""
+    """Where the start weights came from, if a zoo was asked."""
     start = start_of(job.model)
     if start is None:
         return [] if job.config.warm_start is None else [("warm start", "none: it started cold")]

@@ -79,7 +79,7 @@ def register(
 
 
 def _settings(config: Config, data: Data) -> WarmStartConfig:
-    """Returns the settings, with the job's own task and data set as defaults."""
+    """The settings, with the job's own task and data set as defaults."""
     assert config.warm_start is not None
     return replace(
         config.warm_start,
@@ -89,12 +89,12 @@ def _settings(config: Config, data: Data) -> WarmStartConfig:
 
 
 def _name_of(settings: Any) -> str:
-    """Returns the name of a model or data in the job file."""
+    """The name of a model or data in the job file."""
     return str(getattr(settings, "function", None) or settings.name)
 
 
 def _accuracy(result: Mapping[str, float]) -> float | None:
-    """Returns the value of the first metric that is an accuracy."""
+    """The value of the first metric that is an accuracy."""
     for name, value in result.items():
         if "accuracy" in name and math.isfinite(value) and 0 <= value <= 1:
             return float(value)

@@ -75,7 +75,7 @@ def new_parser(program: str, description: str, examples: str) -> argparse.Argume
 def parse(
     parser: argparse.ArgumentParser, arguments: list[str]
 ) -> tuple[argparse.Namespace, list[str]]:
-    """Returns the options, and the command after them. Exits the program on wrong use.
+    """The options, and the command after them. Exits the program on wrong use.
 
     A Python file is a command, too. The programs of this Python come first in PATH.
     """
@@ -139,7 +139,7 @@ def check_command(command: list[str]) -> None:
 
 
 def current_folder() -> Path:
-    """Returns the current folder. Raises UserError if it is gone."""
+    """The current folder. Raises UserError if it is gone."""
     try:
         return Path.cwd()
     except FileNotFoundError as error:
@@ -162,7 +162,7 @@ def log_folder(folder: Path | None) -> Path | None:
 
 
 def reporting(launch: Callable[[], int]) -> int:
-    """Returns the exit code of ``launch``, or 2 after printing a UserError."""
+    """The exit code of ``launch``, or 2 after printing a UserError."""
     try:
         return launch()
     except UserError as error:

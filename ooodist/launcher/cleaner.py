@@ -81,7 +81,7 @@ class Cleaner:
         return process
 
     def fileno(self) -> int:
-        """Returns the pipe; the helper also waits for the end of any child that inherits it."""
+        """The pipe; the helper also waits for the end of any child that inherits it."""
         return self._pipe
 
     def add_own_group(self) -> None:

@@ -93,7 +93,7 @@ class Process:
 
 
 def inherited_settings() -> list[str]:
-    """Returns the launcher's own settings of networks and GPUs, which all processes inherit."""
+    """The launcher's own settings of networks and GPUs, which all processes inherit."""
     return [
         f"{name}={os.environ[name]}" for name in sorted(os.environ) if name.startswith(_SETTINGS)
     ]
@@ -102,7 +102,7 @@ def inherited_settings() -> list[str]:
 def process_on(
     label: str, host: Host, command: list[str], given: dict[str, str], *, is_worker: bool
 ) -> Process:
-    """Returns a process of a host, with these variables of its own."""
+    """A process of a host, with these variables of its own."""
     given = given | _heartbeat(host, given)
     orders = host.orders(command, OUTPUT | given)
     return Process(
@@ -111,7 +111,7 @@ def process_on(
 
 
 def _heartbeat(host: Host, given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the limit of silence of a process, and BytePS's own, which its servers read."""
+    """The limit of silence of a process, and BytePS's own, which its servers read."""
     seconds = heartbeat_seconds(os.environ) * (_LONGER_OVER_SSH if host.place else 1)
     found = {HEARTBEAT: f"{seconds:g}"}
     if "DMLC_ROLE" not in given:
@@ -127,7 +127,7 @@ def processes(
     cleaner: Cleaner,
     resources: ExitStack,
 ) -> list[Process]:
-    """Returns the processes of a job, in the order in which to start them.
+    """The processes of a job, in the order in which to start them.
 
     Raises UserError if the engine is not installed or cannot run this many workers.
     """

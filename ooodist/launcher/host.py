@@ -45,7 +45,7 @@ class Host:
         return ""
 
     def wrap(self, command: list[str]) -> list[str]:
-        """Returns a command that runs ``command`` on this host, as the same process."""
+        """A command that runs ``command`` on this host, as the same process."""
         if self.cores:
             command = ["taskset", "--cpu-list", ",".join(map(str, self.cores)), *command]
         if self.namespace:
@@ -55,11 +55,11 @@ class Host:
         return command
 
     def orders(self, command: list[str], environment: Mapping[str, str]) -> bytes | None:
-        """Returns what the wrapped command is to read from its standard input; None: nothing."""
+        """What the wrapped command is to read from its standard input; None: nothing."""
         return None
 
     def new_folder(self, cleaner: Cleaner) -> Path:
-        """Returns a new temporary folder of the host, which is removed after the job."""
+        """A new temporary folder of the host, which is removed after the job."""
         return cleaner.new_folder()
 
     def add_files(self, cleaner: Cleaner, prefix: str) -> None:
@@ -128,12 +128,12 @@ def _enter(namespace: int) -> None:
 
 
 def each_once(hosts: Iterable[Host]) -> list[Host]:
-    """Returns one host of each address."""
+    """One host of each address."""
     return list({host.address: host for host in hosts}.values())
 
 
 def ipv4_address(name: str) -> str:
-    """Returns the IPv4 address of a host. Raises OSError if its name has none."""
+    """The IPv4 address of a host. Raises OSError if its name has none."""
     try:
         return socket.gethostbyname(name)
     except UnicodeError as error:  # some names cannot even be asked for
@@ -142,7 +142,7 @@ def ipv4_address(name: str) -> str:
 
 
 def interface_with(address: str) -> str:
-    """Returns the network interface of this machine with this IPv4 address; "" if none has it."""
+    """The network interface of this machine with this IPv4 address; "" if none has it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
             with suppress(OSError):  # one without an IPv4 address

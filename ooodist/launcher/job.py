@@ -118,15 +118,15 @@ class Job:
             running.look()
 
     def alive(self) -> list[Running]:
-        """Returns the processes that were running at the last check."""
+        """The processes that were running at the last check."""
         return [running for running in self.running if running.code is None]
 
     def stopped(self) -> list[Running]:
-        """Returns those of them that were stopped (SIGSTOP, Ctrl-Z, a debugger)."""
+        """Those of them that were stopped (SIGSTOP, Ctrl-Z, a debugger)."""
         return [running for running in self.alive() if running.is_stopped]
 
     def stopped_for_long(self) -> list[Running]:
-        """Returns those that were stopped by a signal at each of the last looks, for too long.
+        """Those that were stopped by a signal at each of the last looks, for too long.
 
         Called every ``LOOK_SECONDS`` while one is stopped. Where all workers are, the job is
         paused: none waits for another.
@@ -143,11 +143,11 @@ class Job:
         return [running for running in self.alive() if running.looks_stopped >= most]
 
     def failed(self) -> list[Running]:
-        """Returns the processes that ended with a code other than 0."""
+        """The processes that ended with a code other than 0."""
         return [running for running in self.running if running.code]
 
     def code(self) -> int | None:
-        """Returns the exit code of the job, None while it runs.
+        """The exit code of the job, None while it runs.
 
         It is 0 if every worker exited with 0, else that of the process that failed first, which is
         128 + n if signal n ended it.
@@ -219,7 +219,7 @@ class Job:
 
 
 def how(running: Running) -> str:
-    """Returns how a process has ended, for a message."""
+    """How a process has ended, for a message."""
     code = running.code
     assert code is not None
     if running.process.place and code == LOST_CODE:

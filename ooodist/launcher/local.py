@@ -186,7 +186,7 @@ class _Launch:
 
 
 def _wanted(options: argparse.Namespace) -> Wanted | None:
-    """Returns what is wanted of other hosts; None for a job on this machine alone."""
+    """What is wanted of other hosts; None for a job on this machine alone."""
     if options.hosts is None:
         return None
     hosts = read_hosts(options.hosts)

@@ -69,7 +69,7 @@ class SupportsFileno(Protocol):
     """What select takes."""
 
     def fileno(self) -> int:
-        """Returns the descriptor."""
+        """The descriptor."""
         ...
 
 
@@ -171,7 +171,7 @@ class Output:
         return f"; all that was written: {self._log_folder}" if self._log_folder else ""
 
     def last(self, label: str) -> list[str]:
-        """Returns the last complete lines of the process with this label, oldest first."""
+        """The last complete lines of the process with this label, oldest first."""
         return [line.decode(errors="replace") for line in self._last.get(label, ())]
 
     def say(self, text: str) -> None:

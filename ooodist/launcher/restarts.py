@@ -61,7 +61,7 @@ def run(start: Callable[[int], Ended], most: int, output: Output) -> int:
 
 
 def resuming(command: list[str], workers: int | None) -> list[str]:
-    """Returns the command that goes on from the newest checkpoint.
+    """The command that goes on from the newest checkpoint.
 
     Other programs than the trainer are started as they are; OOODIST_RESTART tells them.
 

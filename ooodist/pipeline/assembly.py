@@ -164,7 +164,7 @@ class Assembly:
         return Runtime(plan.schedule, self.transport, works, boundaries, divided=divided)
 
     def predicted(self, plan: PipelinePlan) -> float:
-        """Returns the seconds of a step among many: ranks wait for each other at its end only
+        """The seconds of a step among many: ranks wait for each other at its end only
         where the optimizer needs something of all gradients."""
         return plan.timeline.step_seconds if self.update.needs_all else plan.period
 
@@ -219,7 +219,7 @@ class Assembly:
         return self._costs_of_all(own)
 
     def measured_in_steps(self) -> PipelineCosts:
-        """Returns the costs measured since :meth:`carry_out` was told to; all ranks call it."""
+        """The costs measured since :meth:`carry_out` was told to; all ranks call it."""
         assert self._timings is not None
         seconds = seconds_by_kind(self._timings.ran)
         update = statistics.median(self._timings.updates)
@@ -245,7 +245,7 @@ class Assembly:
         return PipelineCosts(costs, self.plan.costs.memory_limit, self.update.needs_all)
 
     def _steps(self, begin: Callable[[], None]) -> list[MeasuredRun]:
-        """Returns this rank's actions in some steps of the schedule with I and W separate."""
+        """This rank's actions in some steps of the schedule with I and W separate."""
         runtime = self._runtime_of(self.plan, is_measured=True)
         begin()
         runtime.step()  # libraries tune themselves in the first one
@@ -259,7 +259,7 @@ class Assembly:
         return ran
 
     def _most(self, seconds: float) -> float:
-        """Returns the maximum over all ranks."""
+        """The maximum over all ranks."""
         own, most = np.array(seconds), np.empty(())
         wait(self.ranks.world.Iallreduce(own, most, op=MPI.MAX))
         return float(most)
@@ -315,7 +315,7 @@ class Assembly:
         return self.runtime.step(after_forward)
 
     def gradient_sums(self, batch: Any) -> list[tf.Tensor]:
-        """Returns the sums of :attr:`gradients` on a batch, with no update; all ranks call it."""
+        """The sums of :attr:`gradients` on a batch, with no update; all ranks call it."""
         self._run(batch)
         sums = self.gradients.sums()
         self.gradients.clear()

@@ -105,7 +105,7 @@ def _cost(mean: np.ndarray, most: np.ndarray) -> StageCost:
 def _message_seconds(
     transport: Transport, ranks: Ranks, rank_of: Sequence[int], boundaries: Sequence[Boundary]
 ) -> list[float]:
-    """Returns half of the round trip, in seconds, of each boundary; measures one at a time."""
+    """Half of the round trip, in seconds, of each boundary; measures one at a time."""
     found = np.zeros(len(boundaries))
     for number, boundary in enumerate(boundaries):
         ends = rank_of[number], rank_of[number + 1]

@@ -53,13 +53,13 @@ class Job(live.Job, Protocol):
         """Makes all steps from now on use this plan, with separate I and W if measured."""
 
     def measured_in_steps(self) -> PipelineCosts:
-        """Returns the stages' costs in the steps measured so far; all ranks must call it."""
+        """The stages' costs in the steps measured so far; all ranks must call it."""
 
     def predicted(self, plan: PipelinePlan) -> float:
-        """Returns the seconds of a step among many, as the plan's costs say."""
+        """The seconds of a step among many, as the plan's costs say."""
 
     def computes_alike(self, one: Schedule, other: Schedule) -> bool:
-        """Returns whether two schedules of its stages compute bitwise equal numbers."""
+        """Whether two schedules of its stages compute bitwise equal numbers."""
 
 
 class LiveSchedule(LiveSearch[FoundSchedules]):
@@ -191,7 +191,7 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
         self._known[name] = replace(plan, schedule=replace(schedule, name=name))
 
     def _worth_trying(self) -> list[PipelinePlan]:
-        """Returns the untried plans worth a trial: at first those predicted nearly as fast as the
+        """The untried plans worth a trial: at first those predicted nearly as fast as the
         fastest, and those tried before the step time drifted; later, those predicted to be faster
         than the current one."""
         others = [plan for name, plan in self._known.items() if name not in self._tried]
@@ -207,7 +207,7 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
         ]
 
     def _predicted(self, plan: PipelinePlan) -> float:
-        """Returns the predicted seconds of a step."""
+        """The predicted seconds of a step."""
         return self._job.predicted(plan) + self._besides
 
     # Trials

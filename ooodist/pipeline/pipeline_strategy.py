@@ -191,7 +191,7 @@ class Pipeline(Strategy):
         return None if self.assembly is None else self.assembly.predicted(self.fastest)
 
     def writers(self) -> dict[int, int]:
-        """Returns which rank writes each variable into a checkpoint, by the variable's id."""
+        """Which rank writes each variable into a checkpoint, by the variable's id."""
         held = (*self.holding.weights, *self.holding.optimizer_state)
         return spread(
             [(variable, self.ranks.at_same_position(holders)) for variable, holders in held]
@@ -233,7 +233,7 @@ class Pipeline(Strategy):
     # Evaluation
 
     def evaluation(self, first_batch: Callable[[], Batch] | None) -> Evaluation:
-        """Returns what evaluates and predicts through the stages; see :class:`Strategy`."""
+        """What evaluates and predicts through the stages; see :class:`Strategy`."""
         if first_batch is None:
             if self.assembly is None:
                 raise UserError(
@@ -281,12 +281,12 @@ class Pipeline(Strategy):
         self.assembly.carry_out(plan, is_measured=is_measured)
 
     def measured_in_steps(self) -> PipelineCosts:
-        """Returns the stage costs measured in steps; see :meth:`Assembly.measured_in_steps`."""
+        """The stage costs measured in steps; see :meth:`Assembly.measured_in_steps`."""
         assert self.assembly is not None
         return self.assembly.measured_in_steps()
 
     def predicted(self, plan: PipelinePlan) -> float:
-        """Returns the seconds of a step among many; see :meth:`Assembly.predicted`."""
+        """The seconds of a step among many; see :meth:`Assembly.predicted`."""
         assert self.assembly is not None
         return self.assembly.predicted(plan)
 

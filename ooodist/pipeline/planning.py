@@ -54,7 +54,7 @@ def plan_stages(
     *,
     is_live: bool = False,
 ) -> PipelinePlan:
-    """Returns the stages, their ranks, and a first schedule; all ranks call it, and get the same.
+    """The stages, their ranks, and a first schedule; all ranks call it, and get the same.
 
     Args:
         model: compiled; it stays as it is.
@@ -124,7 +124,7 @@ def plan_schedule(
     first_trained: int = 0,
     find: Finder = auto,
 ) -> PipelinePlan:
-    """Returns the same stages with a schedule for their measured costs; see plan_stages.
+    """The same stages with a schedule for their measured costs; see plan_stages.
 
     Args:
         plan: plan of the stages when all of them are trained.

@@ -176,11 +176,11 @@ class GradientExchange:
         return [means.get(name, sent.get(name)) for name in names], records
 
     def sent_dtype(self, weight: str, dtype: tf.DType) -> tf.DType:
-        """Returns the dtype in which a weight's gradient, which has ``dtype``, is sent."""
+        """The dtype in which a weight's gradient, which has ``dtype``, is sent."""
         return self._wire.dtype if self._wire and self._is_narrow(weight, dtype) else dtype
 
     def _is_narrow(self, weight: str, dtype: tf.DType) -> bool:
-        """Returns whether a weight's gradient, if dense, is sent in the 16 bits of the wire."""
+        """Whether a weight's gradient, if dense, is sent in the 16 bits of the wire."""
         if self._wire is None or not self._wire.takes(dtype):
             return False
         return self.plan is None or weight in self.plan.narrow
@@ -188,7 +188,7 @@ class GradientExchange:
     def _sent(
         self, weight: str, gradient: tf.Tensor | tf.IndexedSlices
     ) -> tf.Tensor | tf.IndexedSlices:
-        """Returns what is sent of a gradient; rows are sent as they are."""
+        """What is sent of a gradient; rows are sent as they are."""
         if isinstance(gradient, tf.IndexedSlices) or self._wire is None:
             return gradient
         if not self._is_narrow(weight, gradient.dtype):
@@ -196,7 +196,7 @@ class GradientExchange:
         return self._wire.sent(weight, gradient)
 
     def _rows_of(self, gradients: Mapping[str, Gradient]) -> Collection[str]:
-        """Returns the names of the gradients that travel as rows."""
+        """The names of the gradients that travel as rows."""
         if self.rows is None or tf.executing_eagerly():
             return ()
         if self.plan is None:
@@ -248,7 +248,7 @@ class GradientExchange:
         sums: Sequence[Summed],
         tensors: Mapping[str, tf.Tensor | tf.TensorSpec | tf.IndexedSlices],
     ) -> dict[str, tf.Tensor]:
-        """Returns the means of the gradients of which these are the sums, by weight.
+        """The means of the gradients of which these are the sums, by weight.
 
         Args:
             sums: of all exchanges of these weights.
@@ -357,7 +357,7 @@ class GradientExchange:
         return Summed(exchange, total, record)
 
     def _after_earlier_exchanges(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Returns the tensor, delayed until its exchange may start."""
+        """The tensor, delayed until its exchange may start."""
         if self.plan is not None and self.plan.by_urgency:
             return tensor
         issued = self._issued(tensor.graph)
@@ -373,7 +373,7 @@ class GradientExchange:
             return tf.identity(tensor)
 
     def _issued(self, graph: tf.Graph) -> list[tuple[tf.Operation, Exchanged]]:
-        """Returns what was issued in this graph so far: (op that starts the exchange, record).
+        """What was issued in this graph so far: (op that starts the exchange, record).
 
         The list is kept in the graph, so that it dies with it.
         """
@@ -398,7 +398,7 @@ def sum_equal_rows(gradient: Gradient) -> Gradient:
 
 
 def _handing_over(total: tf.Tensor) -> tf.Operation:
-    """Returns the op whose result the engine sends: the exchange starts right after it.
+    """The op whose result the engine sends: the exchange starts right after it.
 
     Were it the op of the gradient itself, an exchange that waits for this start could overtake it
     during the few ops in between; and libraries keep the order that they have seen first.

@@ -32,7 +32,7 @@ def is_arrays(x: Any) -> bool:
 
 
 def num_samples(x: Any) -> int:
-    """Returns the number of samples in a structure of arrays of shape (samples, ...).
+    """The number of samples in a structure of arrays of shape (samples, ...).
 
     Raises:
         UserError: the arrays have different lengths.
@@ -47,7 +47,7 @@ def num_samples(x: Any) -> int:
 
 
 def take(arrays: Any, rows: Any) -> Any:
-    """Returns the given rows (a slice) of every array; None stays None."""
+    """The given rows (a slice) of every array; None stays None."""
     return tf.nest.map_structure(lambda a: None if a is None else sparse.rows_of(a, rows), arrays)
 
 
@@ -98,7 +98,7 @@ def with_class_weight(data: Sequence[Any], class_weight: Mapping[int, float] | N
 def training_stream(
     arrays: tuple[Any, ...], share: Share, shuffle: bool
 ) -> tuple[tf.data.Dataset, int]:
-    """Returns this rank's endless batches of (x, y, ...), and the number of steps per epoch.
+    """This rank's endless batches of (x, y, ...), and the number of steps per epoch.
 
     Args:
         arrays: x, y and, if given, sample_weight; the same on every rank.
@@ -133,7 +133,7 @@ def training_stream(
 def training_batches(
     batches: tf.data.Dataset, samples: int, rank: int, size: int
 ) -> tuple[tf.data.Dataset, int | None] | None:
-    """Returns this rank's endless share of batches that all ranks have, and the steps per epoch.
+    """This rank's endless share of batches that all ranks have, and the steps per epoch.
 
     Args:
         batches: batches of (x, y, ...), the same on every rank.
@@ -166,14 +166,14 @@ def training_batches(
 
 
 def evaluation_batches(batches: Any, rank: int, size: int) -> Any:
-    """Returns this rank's share of batches that all ranks have; all where it cannot be told."""
+    """This rank's share of batches that all ranks have; all where it cannot be told."""
     if not isinstance(batches, tf.data.Dataset) or int(batches.cardinality()) < size:
         return batches  # the mean over the ranks is the same
     return batches.shard(size, rank)
 
 
 def prediction_batches(batches: Any, rank: int, size: int) -> Any:
-    """Returns this rank's share of batches that all ranks have: those of all follow each other.
+    """This rank's share of batches that all ranks have: those of all follow each other.
 
     Raises:
         UserError: there are fewer batches than parts, or their number is unknown.
@@ -191,7 +191,7 @@ def prediction_batches(batches: Any, rank: int, size: int) -> Any:
 
 
 def first_batch(given: Mapping[str, Any]) -> Any:
-    """Returns the first batch of ``fit(**given)`` or ``evaluate``, without consuming the data.
+    """The first batch of ``fit(**given)`` or ``evaluate``, without consuming the data.
 
     Raises:
         UserError: this kind of data cannot be read without using it up.
@@ -217,7 +217,7 @@ def first_batch(given: Mapping[str, Any]) -> Any:
 
 
 def evaluation_part(arrays: Any, rank: int, size: int) -> Any:
-    """Returns this rank's rows; every sample is on exactly one rank.
+    """This rank's rows; every sample is on exactly one rank.
 
     Raises:
         UserError: there are fewer samples than ranks.
@@ -233,7 +233,7 @@ def evaluation_part(arrays: Any, rank: int, size: int) -> Any:
 
 
 def prediction_part(x: Any, rank: int, size: int) -> Any:
-    """Returns this rank's rows for a prediction: those of all ranks follow each other.
+    """This rank's rows for a prediction: those of all ranks follow each other.
 
     Raises:
         UserError: there are fewer samples than ranks.
@@ -255,7 +255,7 @@ def without_optionals(batch: Any) -> Any:
 
 
 def batches_per_epoch(given: dict[str, Any]) -> int | None:
-    """Returns how many batches ``fit(**given)`` trains on in an epoch; None if unknown."""
+    """How many batches ``fit(**given)`` trains on in an epoch; None if unknown."""
     x, batches = given.get("x"), given.get("steps_per_epoch")
     if batches is None and isinstance(x, tf.data.Dataset):
         cardinality = int(x.cardinality())

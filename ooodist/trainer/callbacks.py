@@ -78,7 +78,7 @@ class SeedEachEpoch(keras.callbacks.Callback):
 
 
 def random_states(model: keras.Model) -> list[Any]:
-    """Returns the state variables of the model's Keras seed generators."""
+    """The state variables of the model's Keras seed generators."""
     return [variable for variable in model.variables if variable.path.endswith(_RANDOM_STATE)]
 
 
@@ -103,7 +103,7 @@ class Best(keras.callbacks.EarlyStopping):
         self._restored = (state, best_weights)
 
     def state(self) -> dict[str, Any]:
-        """Returns what :meth:`restore` takes, as plain values."""
+        """What :meth:`restore` takes, as plain values."""
         return {
             "monitor": self.monitor,
             "best": None if self.best is None else float(self.best),

@@ -187,7 +187,7 @@ class DistributedFit:
         return self.strategy.reads_data or self.strategy.needs_plan
 
     def _look_ahead(self, iterator: Iterator[Batch], number: int) -> list[Batch]:
-        """Returns up to ``number`` of the epoch's next batches, without consuming them."""
+        """Up to ``number`` of the epoch's next batches, without consuming them."""
         if self.batches_left is not None:
             number = min(number, self.batches_left)
             if not self._reads_data:
@@ -346,7 +346,7 @@ class DistributedFit:
         return [*callbacks, StopTogether(self)]
 
     def check_callbacks(self, given: Any) -> list[keras.callbacks.Callback]:
-        """Returns the callbacks given to a method of the model, as a list.
+        """The callbacks given to a method of the model, as a list.
 
         Raises:
             UserError: one cannot be used with this strategy.

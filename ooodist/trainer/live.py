@@ -104,7 +104,7 @@ class LiveSearch(ABC, Generic[Found]):
         raise AssertionError(f"{type(self).__name__} does not detect drift")
 
     def _most(self, *values: float) -> list[float]:
-        """Returns the maximum over all ranks of each value."""
+        """The maximum over all ranks of each value."""
         found: list[float] = self._engine.all_reduce(np.array(values, float), "max").tolist()
         return found
 
@@ -138,7 +138,7 @@ class LiveSearch(ABC, Generic[Found]):
         return bool(self._most(is_done)[0])
 
     def _found(self, kind: type[Found], current: str) -> Found | None:
-        """Returns what a search that has ended found, on all ranks; None if it failed."""
+        """What a search that has ended found, on all ranks; None if it failed."""
         text = ""
         if self._search is not None:
             try:
@@ -217,7 +217,7 @@ class LiveTrial(LiveSearch[Found]):
 
     @abstractmethod
     def _cost(self, first: float, batch: float) -> float:
-        """Returns how many seconds the trial takes; all ranks call it and get the same.
+        """How many seconds the trial takes; all ranks call it and get the same.
 
         Args:
             first: seconds of the first call, on the slowest rank.

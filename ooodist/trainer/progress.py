@@ -49,11 +49,11 @@ class StepTimer(keras.callbacks.Callback):
         self._last = (batch, now)
 
     def recent(self) -> float | None:
-        """Returns the median seconds of a step over the last calls; None before the first."""
+        """The median seconds of a step over the last calls; None before the first."""
         return statistics.median(self._recent) if self._recent else None
 
     def median(self) -> float | None:
-        """Returns the median seconds of a step over the whole run; None before the first."""
+        """The median seconds of a step over the whole run; None before the first."""
         return statistics.median(self._all) if self._all else None
 
 

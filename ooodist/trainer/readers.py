@@ -18,7 +18,7 @@ _PER_BATCH = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "o
 
 
 def may_read_weights(callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:
-    """Returns the names of the classes of the callbacks that may look at weights after a batch."""
+    """The names of the classes of the callbacks that may look at weights after a batch."""
     return sorted({type(each).__name__ for each in callbacks if _may_read(each)})
 
 

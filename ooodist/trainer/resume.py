@@ -99,7 +99,7 @@ def find(checkpoint: CheckpointConfig, folder: Path) -> Source | None:
 
 
 def share(engine: Engine, source: Source | None) -> Source | None:
-    """Returns rank 0's ``source`` on every rank."""
+    """Rank 0's ``source`` on every rank."""
     text = ""
     if source is not None:
         text = json.dumps([str(source.file), yaml_dataclass.plain(source.state)])
@@ -140,7 +140,7 @@ def batch_after_restart(
 
 
 def start_step(source: Source | None, checkpoint: CheckpointConfig, batch: int, size: int) -> int:
-    """Returns the step of the sample stream at which the run begins.
+    """The step of the sample stream at which the run begins.
 
     Raises UserError if the number of workers differs and the job does not allow that.
     """
@@ -291,7 +291,7 @@ def _keeping_rate(model: keras.Model) -> Iterator[None]:
 
 
 def _trained(model: keras.Model, state: State) -> list[keras.Variable]:
-    """Returns the weights that the optimizer trains; a custom train_step may leave some out."""
+    """The weights that the optimizer trains; a custom train_step may leave some out."""
     weights = model.trainable_variables
     if type(model).train_step is keras.Model.train_step:
         return list(weights)

@@ -29,7 +29,7 @@ def share_out(
     say: bool,
     made: Callable[[Any, str], Made | None] | None = None,
 ) -> dict[str, Any]:
-    """Returns the arguments with this rank's part of the data; all ranks call it.
+    """The arguments with this rank's part of the data; all ranks call it.
 
     Args:
         given: arguments of fit, by name.
@@ -126,7 +126,7 @@ def _share_out_made(
 
 
 def _shuffle_seed(model: keras.Model, engine: Engine) -> int:
-    """Returns a seed that is the same on all ranks, and another one after each training.
+    """A seed that is the same on all ranks, and another one after each training.
 
     Rank 0's counts. It follows from ``keras.utils.set_random_seed`` or ``tf.random.set_seed``, as
     Keras's own shuffling does. Drawn in a graph of its own, it does not advance the program's

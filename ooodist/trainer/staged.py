@@ -83,7 +83,7 @@ class StagedMethods:
         self._model.predict_function = predict_function
 
     def _predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the predictions in the order of the samples on rank 0, and None on others."""
+        """The predictions in the order of the samples on rank 0, and None on others."""
         given = self._plain_predict.bind(args, kwargs)
         fit, model = self._fit, self._model
         _check_step(model, "predict_step")

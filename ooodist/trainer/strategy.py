@@ -44,13 +44,13 @@ class StagedEvaluation(Protocol):
         """How many batches :meth:`outputs` should be given at a time."""
 
     def metrics(self, batches: Iterator[Batch]) -> Iterator[dict[str, Any]]:
-        """Returns the metrics after each batch; it may read some batches ahead."""
+        """The metrics after each batch; it may read some batches ahead."""
 
     def outputs(self, batches: Iterable[Batch]) -> Any:
-        """Returns this rank's share of the model's outputs for these batches, as tensors."""
+        """This rank's share of the model's outputs for these batches, as tensors."""
 
     def gathered(self, outputs: Any) -> Any:
-        """Returns the outputs of all ranks, as arrays, on rank 0; None on others."""
+        """The outputs of all ranks, as arrays, on rank 0; None on others."""
 
 
 class Strategy(ABC):
@@ -149,7 +149,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def runner(self) -> Run:
-        """Returns what trains on the batches of a call, or fewer; made anew after ``compile``."""
+        """What trains on the batches of a call, or fewer; made anew after ``compile``."""
 
     @abstractmethod
     def synchronize(self) -> None:
@@ -185,7 +185,7 @@ class Strategy(ABC):
         return contextlib.nullcontext()
 
     def evaluation(self, first_batch: Callable[[], Batch] | None) -> StagedEvaluation:
-        """Returns what evaluates in stages, which are made if there are none yet.
+        """What evaluates in stages, which are made if there are none yet.
 
         Args:
             first_batch: returns one batch of (x, y, …) as the data yields it; None if there is
@@ -228,7 +228,7 @@ class Strategy(ABC):
     # What a job saves and reports of elastic training
 
     def selection(self) -> dict[str, Any] | None:
-        """Returns the selection for a checkpoint, as plain values; None if all is trained."""
+        """The selection for a checkpoint, as plain values; None if all is trained."""
         return None
 
     def restore_selection(self, state: dict[str, Any]) -> None:

@@ -55,12 +55,12 @@ def expect_usual(what: str) -> None:
 
 
 def place_in_training() -> str:
-    """Returns how far the training of this process has come, for messages."""
+    """How far the training of this process has come, for messages."""
     return _ended[0] if _watching is None else _watching.place
 
 
 def seconds_without_progress() -> float:
-    """Returns how long ago the training of this process has last moved."""
+    """How long ago the training of this process has last moved."""
     return time.monotonic() - (_ended[1] if _watching is None else _watching.last)
 
 

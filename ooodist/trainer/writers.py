@@ -137,7 +137,7 @@ class OnWholeModel(keras.callbacks.Callback):
 def on_this_rank(
     callbacks: Sequence[keras.callbacks.Callback], strategy: Strategy
 ) -> list[keras.callbacks.Callback]:
-    """Returns the user's callbacks that this rank runs, in their order."""
+    """The user's callbacks that this rank runs, in their order."""
     engine = strategy.engine
     own: list[keras.callbacks.Callback] = []
     for callback in callbacks:

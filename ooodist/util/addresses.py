@@ -56,11 +56,11 @@ class Store:
         self.root = root.rstrip("/")
 
     def incomplete_path(self) -> str:
-        """Returns a new path for a file that gets its name once it is complete."""
+        """A new path for a file that gets its name once it is complete."""
         return f"{self.root}/{INCOMPLETE_PREFIX}{secrets.token_hex(8)}"
 
     def listing(self) -> list[tuple[str, dict[str, Any]]]:
-        """Returns the name of each file, with what the driver says of it. Raises OSError."""
+        """The name of each file, with what the driver says of it. Raises OSError."""
         try:
             with os_errors():
                 found = self.files.ls(self.root, detail=True)

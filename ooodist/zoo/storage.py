@@ -49,7 +49,7 @@ class Storage(Store):
         super().__init__(address, "zoo", create=create)
 
     def index_files(self) -> list[Path]:
-        """Returns the default places of the index, all on this machine, best first.
+        """The default places of the index, all on this machine, best first.
 
         A later place is used if an earlier one cannot be, as on a full disk.
         """
@@ -60,7 +60,7 @@ class Storage(Store):
         return places
 
     def states(self) -> dict[str, State]:
-        """Returns the states of all model files by id; deletes old files of killed writers."""
+        """The states of all model files by id; deletes old files of killed writers."""
         found = {}
         for name, said in self.listing():
             if said["type"] != "file":
@@ -72,13 +72,13 @@ class Storage(Store):
         return found
 
     def state(self, model: str) -> State:
-        """Returns the state of a model's file from a listing, as ``info`` may differ."""
+        """The state of a model's file from a listing, as ``info`` may differ."""
         with os_errors():
             (said,) = self.files.ls(self._path(model), detail=True)
         return _state(said)
 
     def read_summary(self) -> bytes | None:
-        """Returns the content of the summary; None if there is none, or it is far too large."""
+        """The content of the summary; None if there is none, or it is far too large."""
         path = f"{self.root}/{SUMMARY_NAME}"
         with contextlib.suppress(FileNotFoundError), os_errors():
             if self.files.info(path)["size"] <= MOST_SUMMARY_BYTES:
@@ -99,7 +99,7 @@ class Storage(Store):
         return file
 
     def created(self, model: str) -> float:
-        """Returns when the file of a model was written, in Unix seconds."""
+        """When the file of a model was written, in Unix seconds."""
         with os_errors():
             return float(self.files.modified(self._path(model)).timestamp())
 
@@ -143,6 +143,6 @@ class Storage(Store):
 
 
 def _state(said: Mapping[str, Any]) -> State:
-    """Returns the state of a file from a driver's description of it."""
+    """The state of a file from a driver's description of it."""
     versions = [str(said[key]) for key in VERSION_KEYS if said.get(key)]
     return State(said["size"], versions[0] if versions else "")

@@ -232,11 +232,11 @@ class Zoo:
             return entries.read(file)
 
     def weights(self, model: str) -> dict[str, np.ndarray]:
-        """Returns the weights of a model by name; counts and raises as :meth:`open`."""
+        """The weights of a model by name; counts and raises as :meth:`open`."""
         return self.fetch(model)[1]
 
     def fetch(self, model: str) -> tuple[Entry, dict[str, np.ndarray]]:
-        """Returns the entry and the weights of a model; counts and raises as :meth:`open`."""
+        """The entry and the weights of a model; counts and raises as :meth:`open`."""
         with self.open(model) as file:
             return entries.read_with_weights(file)
 

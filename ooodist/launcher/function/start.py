@@ -104,7 +104,7 @@ def _check(function: Any, np: Any, engine: str) -> None:
 
 
 def _search_path() -> list[str]:
-    """Returns where this process looks for modules; workers find those of the function there."""
+    """Where this process looks for modules; workers find those of the function there."""
     return [entry or os.getcwd() for entry in sys.path]
 
 
@@ -147,7 +147,7 @@ def _end(launcher: subprocess.Popen[bytes]) -> None:
 
 
 def _results(call: Path, np: int, code: int, lines: Mapping[bytes, Sequence[str]]) -> list[Any]:
-    """Returns the results by rank. Raises WorkerError, for the rank that failed first."""
+    """The results by rank. Raises WorkerError, for the rank that failed first."""
     files = [outcome_file(call, rank) for rank in range(np)]
     found: dict[int, Outcome] = {
         rank: read(file) for rank, file in enumerate(files) if file.exists()

@@ -39,7 +39,7 @@ class Outcome:
 
 
 def failed(error: Exception, when: float) -> Outcome:
-    """Returns the outcome for an exception, which travels with it if it can."""
+    """The outcome for an exception, which travels with it if it can."""
     trace = "".join(traceback.format_exception(error))
     try:
         cloudpickle.loads(cloudpickle.dumps(error))
@@ -70,5 +70,5 @@ def read(file: Path) -> Any:
 
 
 def outcome_file(call: Path, rank: int) -> Path:
-    """Returns the file in which a rank leaves its outcome, beside that of the call."""
+    """The file in which a rank leaves its outcome, beside that of the call."""
     return call.with_name(f"rank-{rank}.pickle")

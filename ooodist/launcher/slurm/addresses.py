@@ -10,7 +10,7 @@ from ooodist.launcher.slurm.task import Task
 
 
 def host_of(task: Task) -> Host:
-    """Returns the host of a task; on one host alone, everything stays inside of it.
+    """The host of a task; on one host alone, everything stays inside of it.
 
     Raises:
         UserError: the name of the host leads others nowhere.
@@ -28,7 +28,7 @@ def host_of(task: Task) -> Host:
 
 
 def address_of(name: str) -> str:
-    """Returns the IPv4 address of a host. Raises UserError if its name has none."""
+    """The IPv4 address of a host. Raises UserError if its name has none."""
     try:
         return ipv4_address(name)
     except OSError as error:
@@ -39,7 +39,7 @@ def address_of(name: str) -> str:
 
 
 def interface_of(address: str, name: str) -> str:
-    """Returns the network interface of this machine with this address.
+    """The network interface of this machine with this address.
 
     Args:
         address: an IPv4 address.

@@ -14,7 +14,7 @@ from ooodist.launcher.slurm.task import Task
 def processes(
     engine: str, command: list[str], task: Task, cleaner: Cleaner, resources: ExitStack
 ) -> list[Process]:
-    """Returns the processes of this task, in the order in which to start them.
+    """The processes of this task, in the order in which to start them.
 
     Args:
         engine: one with a starter, for several workers.

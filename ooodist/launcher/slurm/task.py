@@ -59,7 +59,7 @@ class Task:
 
 
 def task_of(environ: Mapping[str, str], expand: Callable[[str], list[str]] | None = None) -> Task:
-    """Returns the task that this process is.
+    """The task that this process is.
 
     Args:
         environ: the variables that ``srun`` has set.
@@ -102,7 +102,7 @@ def task_of(environ: Mapping[str, str], expand: Callable[[str], list[str]] | Non
 
 
 def first_port(job: int) -> int:
-    """Returns the first port of a job, from which task i of a host takes the i-th.
+    """The first port of a job, from which task i of a host takes the i-th.
 
     All tasks must know it before they can talk to each other, so it follows from the job's number.
     """
@@ -123,7 +123,7 @@ def tasks_per_host(text: str) -> list[int]:
 
 
 def host_names(text: str) -> list[str]:
-    """Returns the names of a list such as ``gpu[01-03,7]``. Raises UserError."""
+    """The names of a list such as ``gpu[01-03,7]``. Raises UserError."""
     command = ["scontrol", "show", "hostnames", text]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -47,11 +47,11 @@ class SshHost(Host):
         return self.name
 
     def wrap(self, command: list[str]) -> list[str]:
-        """Returns what starts a runner on the host; the command is in its orders."""
+        """What starts a runner on the host; the command is in its orders."""
         return [*self.line, f"{self.module}ooodist.launcher.ssh.runner"]
 
     def orders(self, command: list[str], environment: Mapping[str, str]) -> bytes:
-        """Returns what the runner is to read: one line."""
+        """What the runner is to read: one line."""
         given = {**passed_on(os.environ), **environment}
         orders = Orders(command, given, self.folder, list(self._folders))
         return json.dumps(asdict(orders)).encode() + b"\n"
@@ -77,7 +77,7 @@ class SshHost(Host):
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that processes on other hosts get from this one."""
+    """The variables that processes on other hosts get from this one."""
     return {
         name: value
         for name, value in environ.items()

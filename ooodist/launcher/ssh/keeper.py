@@ -78,7 +78,7 @@ class Facts:
 
 
 def facts(request: Request, ports: list[int], folder: Path) -> Facts:
-    """Returns what is there on this host; ``ports`` and ``folder`` are the keeper's."""
+    """What is there on this host; ``ports`` and ``folder`` are the keeper's."""
     own_name, own_address = socket.gethostname(), ""
     with suppress(OSError):
         own_address = ipv4_address(own_name)

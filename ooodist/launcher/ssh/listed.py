@@ -72,12 +72,12 @@ def _read(entries: list[str], where: str) -> list[Listed]:
 
 
 def count_slots(hosts: Iterable[Listed]) -> int:
-    """Returns how many workers the hosts take."""
+    """How many workers the hosts take."""
     return sum(host.slots for host in hosts)
 
 
 def first_workers(hosts: list[Listed], number: int) -> list[Listed]:
-    """Returns the hosts of the first ``number`` workers. Raises UserError if there are fewer."""
+    """The hosts of the first ``number`` workers. Raises UserError if there are fewer."""
     if number > count_slots(hosts):
         names = ",".join(map(str, hosts))
         raise UserError(

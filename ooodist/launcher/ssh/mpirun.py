@@ -34,7 +34,7 @@ _TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>:")
 def process(
     engine: str, command: list[str], workers: Sequence[Host], way: Way, folder: Path
 ) -> Process:
-    """Returns the process that starts all workers.
+    """The process that starts all workers.
 
     Args:
         engine: a way to start a kind of engine (``Kind.by_mpirun``).
@@ -131,7 +131,7 @@ def _terminate(workers: Sequence[Host], mpirun: int) -> None:
 
 
 def rank_of(line: bytes) -> tuple[str | None, bytes]:
-    """Returns the label of the worker that wrote a line, and the line without its tag."""
+    """The label of the worker that wrote a line, and the line without its tag."""
     if tag := _TAG.match(line):
         # A line that was written in pieces has a tag before each.
         return tag[1].decode(), line.replace(tag[0], b"")

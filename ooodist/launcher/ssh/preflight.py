@@ -29,7 +29,7 @@ _LONGEST_ANSWER = 1 << 20  # bytes
 
 
 def ssh_options() -> tuple[str, ...]:
-    """Returns options for ssh: no questions, and an end when a host is silent for too long.
+    """Options for ssh: no questions, and an end when a host is silent for too long.
 
     That is six intervals after its last answer, which is at most one older than its silence: 1 to
     1.2 times the limit of heartbeats.
@@ -50,7 +50,7 @@ class Way:
     folder: Path = Path()
 
     def line(self, host: Listed, address: str, sockets: Path) -> tuple[str, ...]:
-        """Returns the command to which a line for the host's shell is appended.
+        """The command to which a line for the host's shell is appended.
 
         Args:
             sockets: a folder of this machine, in which ssh keeps one connection for each host.
@@ -82,7 +82,7 @@ class _Keeper:
         return self.popen.stdin.fileno()
 
     def complaint(self) -> str:
-        """Returns the last line that it or ssh has written to standard error."""
+        """The last line that it or ssh has written to standard error."""
         self.errors.seek(0)
         lines = self.errors.read().decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
@@ -177,7 +177,7 @@ def _end(keeper: _Keeper, cleaner: Cleaner) -> None:
 
 
 def _answer(keeper: _Keeper, deadline: float) -> Facts | str:
-    """Returns what the keeper says, or a message why it says nothing."""
+    """What the keeper says, or a message why it says nothing."""
     data = b""
     while not data.endswith(b"\n") and len(data) < _LONGEST_ANSWER:
         left = max(0.0, deadline - time.monotonic())
@@ -295,7 +295,7 @@ def is_own(address: str) -> bool:
 
 
 def own_address(other: str) -> str:
-    """Returns the address of this machine from which it reaches another one."""
+    """The address of this machine from which it reaches another one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         any_socket.connect((other, 9))  # sends nothing
         return str(any_socket.getsockname()[0])

@@ -15,7 +15,7 @@ HOW = "(by SIGSTOP or Ctrl-Z)"
 
 
 def state(process: int) -> str:
-    """Returns the kernel's letter for the state of a process, "" if there is none.
+    """The kernel's letter for the state of a process, "" if there is none.
 
     T is stopped by a signal, t by a debugger, Z is a zombie.
     """
@@ -27,7 +27,7 @@ def state(process: int) -> str:
 
 
 def wait_until_stopped(process: int) -> None:
-    """Returns when the process has been stopped by a signal for ``STOPPED_SECONDS``, else never.
+    """Waits until the process has been stopped by a signal for ``STOPPED_SECONDS``, or forever.
 
     Looks are counted, not seconds: where this process was stopped as well, its own time did not
     pass.
@@ -39,7 +39,7 @@ def wait_until_stopped(process: int) -> None:
 
 
 def message(name: str, process: int) -> str:
-    """Returns what to say of a process that is killed for it."""
+    """What to say of a process that is killed for it."""
     return (
         f"{name} (process {process}) has been stopped {HOW} for {STOPPED_SECONDS:g} s, and the "
         "others wait for it: killing it. Resume what you stop within that time, by SIGCONT; a "

@@ -81,7 +81,7 @@ def _check_installed(kind: Kind) -> None:
 
 
 def _socket_folder(host: Host, cleaner: Cleaner) -> Path:
-    """Returns a new folder of a host for the Unix sockets of a worker of BytePS.
+    """A new folder of a host for the Unix sockets of a worker of BytePS.
 
     Raises:
         UserError: its path is too long.
@@ -98,7 +98,7 @@ def _socket_folder(host: Host, cleaner: Cleaner) -> Path:
 def _variables(
     role: str, num_workers: int, num_servers: int, root: str, port: int, own: str
 ) -> dict[str, str]:
-    """Returns the variables of any process of BytePS.
+    """The variables of any process of BytePS.
 
     Args:
         role: worker, server or scheduler.
@@ -118,7 +118,7 @@ def _variables(
 
 
 def _of_worker(rank: int, sockets: Path) -> dict[str, str]:
-    """Returns the variables of a worker of BytePS besides those of any process."""
+    """The variables of a worker of BytePS besides those of any process."""
     return {
         "DMLC_WORKER_ID": str(rank),
         "BYTEPS_LOCAL_RANK": "0",

@@ -46,7 +46,7 @@ def start_in_task(
 
 
 def _slots(kind: Kind, hosts: list[str]) -> list[Any]:
-    """Returns Horovod's own description of each rank's place, a ``SlotInfo``.
+    """Horovod's own description of each rank's place, a ``SlotInfo``.
 
     Args:
         kind: Horovod.
@@ -91,7 +91,7 @@ def _start_rendezvous(own: Host, slots: list[Any], resources: ExitStack, port: i
 
 
 def _variables(slot: Any, interface: str, address: str, port: int) -> dict[str, str]:
-    """Returns the variables of a rank of Horovod over gloo.
+    """The variables of a rank of Horovod over gloo.
 
     Args:
         slot: its own of ``_slots``.

@@ -139,7 +139,7 @@ class ForwardPass(Iterator[Sequence[Any]], Generic[Batch]):
                 self._send(stage + 1, batch, taker, made)
 
     def _received(self, stage: int, batch: int) -> Sequence[Any]:
-        """Returns what the stage before has made of a batch; waits for it."""
+        """What the stage before has made of a batch; waits for it."""
         if (stage, batch) in self._made:
             return self._made.pop((stage, batch))
         message, boundary = self._posted.pop((stage, batch))

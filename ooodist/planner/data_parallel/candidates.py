@@ -95,7 +95,7 @@ class Family:
         self._exchanges_of: dict[Settings, tuple[PlannedExchange, ...]] = {}
 
     def starts(self) -> list[Settings]:
-        """Returns settings to begin with: as gradients become ready, and by priority."""
+        """Settings to begin with: as gradients become ready, and by priority."""
         return [
             Settings(0, by_priority, 0, self._pieces[0], self._credits[-1])
             for by_priority in (False, True)
@@ -165,7 +165,7 @@ class Family:
     def _carried(
         self, exchanges: tuple[PlannedExchange, ...], carried: tuple[int, int]
     ) -> tuple[tuple[PlannedExchange, ...], tuple[str, ...]]:
-        """Returns the exchanges, and the weights that are carried.
+        """The exchanges, and the weights that are carried.
 
         Those that are carried change places among each other, to go in the order of need.
         """
@@ -202,6 +202,6 @@ class Family:
 
 
 def _some_up_to(most: int, most_values: int = MOST_K) -> list[int]:
-    """Returns numbers from 0 to ``most``: all, or some at equal distances."""
+    """Numbers from 0 to ``most``: all, or some at equal distances."""
     count = min(most, most_values)
     return sorted({most * i // count for i in range(count + 1)}) if count else [0]

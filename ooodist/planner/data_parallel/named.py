@@ -134,7 +134,7 @@ def best_first_k(
     partition_bytes: int = PARTITION_BYTES,
     simulator: Simulator | None = None,
 ) -> Plan:
-    """Returns the :func:`first_k_plan` that is fastest in simulation; of equals, the least k.
+    """The :func:`first_k_plan` that is fastest in simulation; of equals, the least k.
 
     It compares every k, or, if there are many, some at equal distances and then those near the
     best, each with its best exchanges: see :func:`bucket_sizes`. With ``memory_bytes``, it compares
@@ -196,7 +196,7 @@ def bucket_sizes(
 def _with_best_exchanges(
     plan: Plan, costs: StepCosts, simulator: Simulator, sizes: Sequence[int]
 ) -> Plan:
-    """Returns the plan with the best of these bucket sizes, or with Horovod's own fusion."""
+    """The plan with the best of these bucket sizes, or with Horovod's own fusion."""
     if simulator.network.by_urgency:
         return plan
     ready = ready_order(costs, plan.order)
@@ -258,7 +258,7 @@ def best_priority(
     steps_per_execution: int = 1,
     simulator: Simulator | None = None,
 ) -> Plan:
-    """Returns the :func:`priority_plan` whose credit is fastest in simulation; the first of equals.
+    """The :func:`priority_plan` whose credit is fastest in simulation; the first of equals.
 
     It uses chunks, or the buckets that are best for baseline order. ``simulator`` is one for these
     costs and this network, if there is one.
@@ -287,7 +287,7 @@ def priority_sequence(
     credit: int | None,
     simulator: Simulator | None = None,
 ) -> tuple[PlannedExchange, ...]:
-    """Returns the order in which exchanges begin if the one needed first always goes first.
+    """The order in which exchanges begin if the one needed first always goes first.
 
     It is taken from a step in the middle of a call, where exchanges of the previous step compete.
     ``simulator`` is one for these costs and this network, if there is one.

@@ -13,12 +13,12 @@ from ooodist.planner.costs import StepCosts
 
 
 def baseline_order(costs: StepCosts) -> tuple[str, ...]:
-    """Returns the baseline: layer after layer from the loss down, each dX before its layer's dW."""
+    """The baseline: layer after layer from the loss down, each dX before its layer's dW."""
     return tuple(unit.name for unit in costs.backward)
 
 
 def movable_layers(costs: StepCosts) -> list[list[str]]:
-    """Returns the dW units that first-k can defer, by layer, from the input up.
+    """The dW units that first-k can defer, by layer, from the input up.
 
     A layer is the set of dW units that wait for the same dX units. An early part of a weight with
     several uses completes nothing, so it belongs to none; nor does a dW that others need.
@@ -91,7 +91,7 @@ class Moves:
                 self._needed_by[needed].add(name)
 
     def room(self, order: Sequence[str], name: str) -> range:
-        """Returns the places where a unit may be reinserted once it is taken out; never empty."""
+        """The places where a unit may be reinserted once it is taken out; never empty."""
         others = [other for other in order if other != name]
         first, last = 0, len(others)
         for index, other in enumerate(others):
@@ -104,14 +104,14 @@ class Moves:
 
 
 def moved(items: Iterable[str], name: str, place: int) -> tuple[str, ...]:
-    """Returns the items with one of them moved to ``place``."""
+    """The items with one of them moved to ``place``."""
     others = [item for item in items if item != name]
     others.insert(place, name)
     return tuple(others)
 
 
 def num_deferred(costs: StepCosts, order: Sequence[str] | None) -> int:
-    """Returns how many units run after one that follows them in baseline order (0 for None)."""
+    """How many units run after one that follows them in baseline order (0 for None)."""
     if order is None:
         return 0
     baseline = {unit.name: index for index, unit in enumerate(costs.backward)}

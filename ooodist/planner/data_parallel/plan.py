@@ -118,7 +118,7 @@ class Plan:
     predicted: Prediction | None = None
 
     def digest(self) -> str:
-        """Returns a hash of all that is carried out; the prediction is not part of it."""
+        """A hash of all that is carried out; the prediction is not part of it."""
         return hex_digest(yaml_dataclass.dump(replace(self, predicted=None)))
 
 
@@ -132,7 +132,7 @@ class PlanWithCosts:
 
 
 def split_evenly(num_elements: int, item_bytes: int, parts: int) -> list[int]:
-    """Returns the number of elements of each chunk of a gradient: nearly equal, largest first.
+    """The number of elements of each chunk of a gradient: nearly equal, largest first.
 
     Chunks begin at multiples of ALIGNMENT bytes, so some are smaller.
 
@@ -218,7 +218,7 @@ def check_exchanges(plan: Plan) -> None:
 
 
 def carried_exchanges(plan: Plan) -> list[int]:
-    """Returns the indices of the exchanges that a call leaves to the next one.
+    """The indices of the exchanges that a call leaves to the next one.
 
     Raises:
         UserError: the plan carries a part of a bucket, or a weight that it does not exchange.
@@ -227,7 +227,7 @@ def carried_exchanges(plan: Plan) -> list[int]:
 
 
 def narrow_exchanges(plan: Plan) -> list[int]:
-    """Returns the indices of the exchanges that travel in the plan's wire.
+    """The indices of the exchanges that travel in the plan's wire.
 
     Raises:
         UserError: it narrows a part of a bucket, or a weight that it does not exchange.

@@ -96,7 +96,7 @@ def check_name(name: str, chunks: int | None) -> None:
 
 
 def chunks_of_split(stages: int, ranks: int) -> int:
-    """Returns the stages per rank of ``parallel.split``; raises UserError if ranks would differ."""
+    """The stages per rank of ``parallel.split``; raises UserError if ranks would differ."""
     if stages % ranks:
         raise UserError(
             f"parallel.split makes {stages} stages, but there are {ranks} ranks; every rank must "
@@ -155,7 +155,7 @@ def make_plans(
 def make_plan(
     costs: ModelCosts, ranks: int, microbatches: int, name: str, chunks: int | None = None
 ) -> PipelinePlan:
-    """Returns the plan of :func:`make_plans` that is fastest in simulation. Raises UserError."""
+    """The plan of :func:`make_plans` that is fastest in simulation. Raises UserError."""
     plans = make_plans(costs, ranks, microbatches, name, chunks)
     return min(plans, key=lambda plan: plan.timeline.step_seconds)
 
@@ -201,7 +201,7 @@ def placed(
     name: str,
     find: Finder = auto,
 ) -> PipelinePlan:
-    """Returns the plan for given stages.
+    """The plan for given stages.
 
     Args:
         parts: the range of layers of each stage.
@@ -240,7 +240,7 @@ def reschedule(
     first_trained: int = 0,
     find: Finder = auto,
 ) -> PipelinePlan:
-    """Returns a plan with the same stages on the same ranks, scheduled for new costs.
+    """A plan with the same stages on the same ranks, scheduled for new costs.
 
     Args:
         plan: the plan with these stages; if the name is a file, its schedule must be that of the
@@ -306,7 +306,7 @@ class _Refused:
             self._least = error, parts
 
     def least(self) -> UserError:
-        """Returns the error of the split that lacks least memory, with the layers of its stages; or
+        """The error of the split that lacks least memory, with the layers of its stages; or
         the first error, if none lacks memory."""
         if self._least is None:
             assert self._first is not None

@@ -47,7 +47,7 @@ from ooodist.planner.pipeline.list_scheduling import Rule, list_schedule
 
 
 def gpipe(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
-    """Returns GPipe: all forward passes, then all backward passes."""
+    """GPipe: all forward passes, then all backward passes."""
 
     def actions(rank: int) -> Iterator[Action]:
         stages = range(rank, ranks * chunks, ranks)
@@ -60,7 +60,7 @@ def gpipe(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
 
 
 def one_forward_one_backward(ranks: int, microbatches: int) -> Schedule:
-    """Returns 1F1B: p - rank forward passes, then a backward and a forward pass in turn."""
+    """1F1B: p - rank forward passes, then a backward and a forward pass in turn."""
     return _schedule(
         "1f1b",
         round_robin(ranks, 1),
@@ -74,7 +74,7 @@ def one_forward_one_backward(ranks: int, microbatches: int) -> Schedule:
 
 
 def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
-    """Returns interleaved 1F1B: p micro-batches pass all stages of a rank, then the next p."""
+    """Interleaved 1F1B: p micro-batches pass all stages of a rank, then the next p."""
     # Groups of fewer than p micro-batches return to a rank earlier, so from rank to rank only one
     # more forward pass can run ahead before each backward pass; two would deadlock.
     groups = _even_groups(microbatches, ranks)
@@ -95,7 +95,7 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
 
 
 def zero_bubble_h1(ranks: int, microbatches: int) -> Schedule:
-    """Returns ZB-H1: 1F1B in which rank r runs each W r micro-batches after its I."""
+    """ZB-H1: 1F1B in which rank r runs each W r micro-batches after its I."""
     return _schedule(
         "zb_h1",
         round_robin(ranks, 1),
@@ -105,7 +105,7 @@ def zero_bubble_h1(ranks: int, microbatches: int) -> Schedule:
 
 
 def zero_bubble_h2(ranks: int, microbatches: int) -> Schedule:
-    """Returns ZB-H2: ZB-H1 with nearly twice the forward passes ahead, and twice the delay of W."""
+    """ZB-H2: ZB-H1 with nearly twice the forward passes ahead, and twice the delay of W."""
     return _schedule(
         "zb_h2",
         round_robin(ranks, 1),
@@ -115,7 +115,7 @@ def zero_bubble_h2(ranks: int, microbatches: int) -> Schedule:
 
 
 def zero_bubble_v(ranks: int, microbatches: int) -> Schedule:
-    """Returns ZB-V: two stages per rank in a V; the last rank has the middle, the first both ends.
+    """ZB-V: two stages per rank in a V; the last rank has the middle, the first both ends.
 
     ::
 
@@ -170,7 +170,7 @@ def zero_bubble_v(ranks: int, microbatches: int) -> Schedule:
 
 
 def fast_forward(ranks: int, microbatches: int, costs: PipelineCosts | None = None) -> Schedule:
-    """Returns the fast-forward schedule: I as soon as possible, then F, and W instead of waiting.
+    """The fast-forward schedule: I as soon as possible, then F, and W instead of waiting.
 
     Args:
         ranks: the number of ranks, each with one stage.
@@ -189,7 +189,7 @@ def modulo(
     entering: int | None = None,
     name: str = "modulo",
 ) -> Schedule:
-    """Returns the fast-forward schedule for stages placed on the ranks round-robin.
+    """The fast-forward schedule for stages placed on the ranks round-robin.
 
     Args:
         ranks: the number of ranks.
@@ -208,7 +208,7 @@ def modulo(
 def push(
     ranks: int, microbatches: int, chunks: int = 2, costs: PipelineCosts | None = None
 ) -> Schedule:
-    """Returns the modulo schedule with at most as many micro-batches in flight as ranks."""
+    """The modulo schedule with at most as many micro-batches in flight as ranks."""
     return modulo(ranks, microbatches, chunks, costs, entering=ranks, name="push")
 
 
@@ -238,19 +238,19 @@ def _in_turn(
 
 
 def _even_groups(count: int, most: int) -> list[range]:
-    """Returns the numbers below ``count`` in nearly equal groups of at most ``most``."""
+    """The numbers below ``count`` in nearly equal groups of at most ``most``."""
     number = max(1, -(-count // max(1, most)))
     ends = [count * index // number for index in range(number + 1)]
     return [range(begin, end) for begin, end in itertools.pairwise(ends)]
 
 
 def round_robin(ranks: int, chunks: int) -> tuple[int, ...]:
-    """Returns the rank of each stage: 0 1 2 3 0 1 2 3 with 4 ranks and 2 chunks."""
+    """The rank of each stage: 0 1 2 3 0 1 2 3 with 4 ranks and 2 chunks."""
     return tuple(stage % ranks for stage in range(ranks * chunks))
 
 
 def v_shape(ranks: int) -> tuple[int, ...]:
-    """Returns the rank of each stage, two per rank: 0 1 2 3 3 2 1 0 with 4 ranks."""
+    """The rank of each stage, two per rank: 0 1 2 3 3 2 1 0 with 4 ranks."""
     return (*range(ranks), *reversed(range(ranks)))
 
 
@@ -279,7 +279,7 @@ class Kind:
         return self.other_chunks or chunks == self.chunks
 
     def rank_of(self, ranks: int, chunks: int) -> tuple[int, ...]:
-        """Returns the rank of each stage."""
+        """The rank of each stage."""
         return v_shape(ranks) if self.is_v else round_robin(ranks, chunks)
 
 

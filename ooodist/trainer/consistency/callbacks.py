@@ -68,7 +68,7 @@ class Given:
 
 
 def given_by(callback: keras.callbacks.Callback) -> Given:
-    """Returns what other ranks need to know of a callback."""
+    """What other ranks need to know of a callback."""
     kind, arguments = type(callback), None
     names = _REPEATED.get(kind.__name__)
     if names is not None and kind is getattr(keras.callbacks, kind.__name__, None):
@@ -88,7 +88,7 @@ def given_by(callback: keras.callbacks.Callback) -> Given:
 def on_all_ranks(
     callbacks: Sequence[keras.callbacks.Callback], strategy: Strategy
 ) -> tuple[list[keras.callbacks.Callback], Following | None]:
-    """Returns the callbacks of this rank, and what follows rank 0 if not all ranks have the same.
+    """The callbacks of this rank, and what follows rank 0 if not all ranks have the same.
 
     All ranks call it. Those of ooodist itself know what each rank does.
 

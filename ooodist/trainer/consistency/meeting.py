@@ -21,7 +21,7 @@ _NAME_BYTES = 64
 
 
 def meet(engine: Engine, method: str) -> None:
-    """Returns when all ranks have called a method; ends the process if others do not come.
+    """Waits until all ranks have called a method; ends the process if others do not come.
 
     Args:
         engine: its ``timeout`` is for how long others are waited for.

@@ -54,7 +54,7 @@ def compare(engine: Engine, batch: Any, place: tuple[int, int]) -> None:
 
 
 def _number_of(values: Any) -> int:
-    """Returns a digest of the first rows of a structure of tensors; 0 if there is nothing to tell.
+    """A digest of the first rows of a structure of tensors; 0 if there is nothing to tell.
 
     Tensors may be sparse or ragged.
     """

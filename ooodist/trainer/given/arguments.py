@@ -67,7 +67,7 @@ class KerasMethod:
         return self._plain(*args, **kwargs)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the arguments of Keras's own method, by name."""
+        """The arguments of Keras's own method, by name."""
         return _by_name(self._plain, args, kwargs)
 
     def made(self, data: Any, name: str) -> Made | None:
@@ -116,7 +116,7 @@ class KerasMethod:
 def _by_name(
     method: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns arguments by name, those that a method collects under a name of its own, too."""
+    """Arguments by name, those that a method collects under a name of its own, too."""
     signature = inspect.signature(method)
     given = dict(signature.bind(*args, **kwargs).arguments)
     for parameter in signature.parameters.values():

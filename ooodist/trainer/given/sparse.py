@@ -11,7 +11,7 @@ import tensorflow as tf
 
 
 def rows_of(array: Any, rows: slice) -> Any:
-    """Returns some samples of an array, a tensor or a scipy matrix of shape (samples, ...)."""
+    """Some samples of an array, a tensor or a scipy matrix of shape (samples, ...)."""
     if scipy.sparse.issparse(array):
         return array.tocsr()[rows]
     if isinstance(array, tf.SparseTensor | tf.RaggedTensor):
@@ -22,7 +22,7 @@ def rows_of(array: Any, rows: slice) -> Any:
 
 
 def as_tensor(array: Any) -> Any:
-    """Returns a tensor; a sparse or ragged one where the array is."""
+    """A tensor; a sparse or ragged one where the array is."""
     if isinstance(array, tf.SparseTensor | tf.RaggedTensor):
         return array
     if not scipy.sparse.issparse(array):
@@ -33,7 +33,7 @@ def as_tensor(array: Any) -> Any:
 
 
 def reader(array: Any) -> Callable[[tf.Tensor], Any]:
-    """Returns what takes samples by their numbers, also in a graph."""
+    """What takes samples by their numbers, also in a graph."""
     tensor = as_tensor(array)
     if not isinstance(tensor, tf.SparseTensor):
         return lambda numbers: tf.gather(tensor, numbers)

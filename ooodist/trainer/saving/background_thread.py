@@ -39,7 +39,7 @@ class BackgroundThread:
             self._thread.join(seconds)
 
     def wait(self) -> None:
-        """Returns once the function has ended. Raises what it raised."""
+        """Waits until the function has ended. Raises what it raised."""
         assert self._thread is not None
         self._thread.join()
         self._thread = None

@@ -83,7 +83,7 @@ class Copying:
 
 
 def _kind_of(path: Path) -> str:
-    """Returns what a newer file takes the place of."""
+    """What a newer file takes the place of."""
     if folders.place_of(path.name) is not None:
         return "checkpoint"
     return "best" if path.name.startswith("best") else path.name

@@ -27,7 +27,7 @@ logger = logging.getLogger("ooodist")
 
 
 def taken(engine: Engine, model: keras.Model, step: int) -> WithinEpoch:
-    """Returns what all ranks know after so many batches of an epoch; all ranks call it."""
+    """What all ranks know after so many batches of an epoch; all ranks call it."""
     variables = _variables(model)
     chosen = [index for index, needed in enumerate(_are_needed(engine, model)) if needed]
     values = [_bytes_of(variables[index]) for index in chosen]
@@ -98,7 +98,7 @@ _NOTHING = np.zeros(0, np.uint8)
 
 
 def _variables(model: keras.Model) -> list[Any]:
-    """Returns the variables that may be needed, in the same order on all ranks."""
+    """The variables that may be needed, in the same order on all ranks."""
     metrics = [variable for metric in model.metrics for variable in metric.variables]
     states = [variable for variable in model.variables if replicas.is_random_state(variable)]
     return [*_statistics(model), *{id(each): each for each in (*metrics, *states)}.values()]
@@ -114,7 +114,7 @@ def _statistics(model: keras.Model) -> list[Any]:
 
 
 def _are_needed(engine: Engine, model: keras.Model) -> list[bool]:
-    """Returns which of the variables a checkpoint needs: statistics only where ranks differ."""
+    """Which of the variables a checkpoint needs: statistics only where ranks differ."""
     statistics = _statistics(model)
     checksums = [replicas.checksum(each) if has_value(each) else -1 for each in statistics]
     by_rank = engine.gather(np.array(checksums, np.int64)).T
@@ -123,7 +123,7 @@ def _are_needed(engine: Engine, model: keras.Model) -> list[bool]:
 
 
 def _bytes_of(variable: Any) -> np.ndarray:
-    """Returns the bytes of a variable's value; zeros if this rank does not have it."""
+    """The bytes of a variable's value; zeros if this rank does not have it."""
     if has_value(variable):
         return np.asarray(as_bytes(np.asarray(variable.numpy())))
     return np.asarray(as_bytes(np.zeros(variable.shape, dtype_of(variable.dtype))))
