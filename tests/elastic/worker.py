@@ -288,8 +288,8 @@ def what_goes_wrong_on_one_rank_while_it_selects_ends_all() -> None:
     def fails(_: Any) -> Any:
         raise ValueError("no luck")
 
-    def changed(text: str) -> str:
-        received = broadcast_text(text)
+    def changed(text: str, root: int = 0) -> str:
+        received = broadcast_text(text, root)
         if rank == size - 1 and received.startswith('{"weights"'):
             decision = json.loads(received)
             return json.dumps({**decision, "weights": decision["weights"][1:]})
