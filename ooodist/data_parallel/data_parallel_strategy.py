@@ -26,6 +26,7 @@ from ooodist.step.exchange import GradientExchange
 from ooodist.step.execution import Batch, Execution, Run, in_executions
 from ooodist.step.optimizer import loss_scale
 from ooodist.step.rank_state import RESIDUAL, RankState
+from ooodist.step.sending import low_rank
 from ooodist.step.sending.rows import RowGradients
 from ooodist.step.sending.wire import ErrorFeedback
 from ooodist.trainer.strategy import Strategy
@@ -67,15 +68,20 @@ class DataParallel(Strategy):
         )
         self.training = training
         order = "inorder" if training.to_find else training.order
-        has_feedback = training.wire != "float32" and training.exchange.error_feedback
+        is_narrow = training.wire != "float32" and training.exchange.error_feedback
+        has_feedback = is_narrow or training.exchange.low_rank is not None
         names = [feature.name for feature in training.features]
-        self.rank_state = RankState({*names, *([RESIDUAL] if has_feedback else [])})
+        names += [RESIDUAL, *([] if is_narrow else [low_rank.OWNER])] if has_feedback else []
+        self.rank_state = RankState(names)
         for feature in training.features:
             feature.begin(self.rank_state)
             logger.info("feature %s", feature.summary())
         state = self.rank_state
         feedback = ErrorFeedback(lambda: loss_scale(model), state) if has_feedback else None
-        exchange = _exchange(engine, training, feedback, sum_rows)
+        thin = None
+        if training.exchange.low_rank is not None and feedback is not None:
+            thin = low_rank.LowRank(training.exchange.low_rank, state, feedback)
+        exchange = _exchange(engine, training, feedback, thin, sum_rows)
         self.backward = backward = OrderedBackward(exchange, order, training.k or 0)
         self.planned: PlanWithCosts | None = None
         self.to_find = training.to_find
@@ -204,7 +210,11 @@ class DataParallel(Strategy):
 
 
 def _exchange(
-    engine: Engine, training: Training, feedback: ErrorFeedback | None, sum_rows: bool | None
+    engine: Engine,
+    training: Training,
+    feedback: ErrorFeedback | None,
+    thin: low_rank.LowRank | None,
+    sum_rows: bool | None,
 ) -> GradientExchange:
     given, wire = training.exchange, training.wire
     return GradientExchange(
@@ -214,5 +224,6 @@ def _exchange(
         sum_rows=not engine.kind.is_alone if sum_rows is None else sum_rows,
         wire=None if wire in ("float32", "planned") else wire,
         feedback=feedback,
+        low_rank=thin,
         rows=RowGradients(engine, "" if given.rows == "auto" else "rows is never"),
     )

@@ -37,6 +37,7 @@ def distribute(
     bucket_bytes: int | None = None,
     wire: WireSetting = "float32",
     error_feedback: bool = True,
+    low_rank: int | None = None,
     rows: Literal["auto", "never"] = "auto",
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
@@ -98,6 +99,10 @@ def distribute(
             (:mod:`ooodist.step.sending.wire`). A plan has its own.
         error_feedback: with a wire of 16 bits, the rounding error of a gradient is added to the
             next one.
+        low_rank: gradients of matrices and convolutions travel as two thin matrices of so many
+            columns (1, 2, 4, ...), where that is less than half, and what is lost is added to the
+            next one's (PowerSGD, :mod:`ooodist.step.sending.low_rank`). Other numbers come out. For
+            networks on which 16 bits are still far too many; 4 is a good start.
         rows: ``auto``: the gradient of an embedding travels as the rows that a batch uses, if that
             is less to send than the table, and ``fit`` knows that all batches have one shape (as
             with arrays, or ``batch(n, drop_remainder=True)``); ``never``: always as the table, as
@@ -135,6 +140,7 @@ def distribute(
         "bucket_bytes": bucket_bytes,
         "wire": wire,
         "error_feedback": error_feedback,
+        "low_rank": low_rank,
         "rows": rows,
     }
     training = Training(

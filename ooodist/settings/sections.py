@@ -112,7 +112,9 @@ class ExchangeConfig:
     ``bucket_bytes``: gradients smaller than this are exchanged together. ``wire``: ``float32``
     (gradients travel as they are), ``float16`` or ``bfloat16`` (they all do in this dtype), or
     ``planned`` (in float16, where their time would be waited for, if the order is planned).
-    ``error_feedback``: what is lost in 16 bits is added to the next step's gradient. ``rows``:
+    ``error_feedback``: what is lost in 16 bits is added to the next step's gradient. ``low_rank``:
+    the gradients of matrices travel as two thin ones of so many columns, about, and what is lost is
+    added to the next step's (PowerSGD); for networks that are many times too slow. ``rows``:
     whether gradients of embeddings travel as the rows that a batch uses: ``auto`` (where that is
     less to send), or ``never`` (as whole tables)."""
 
@@ -120,6 +122,7 @@ class ExchangeConfig:
     bucket_bytes: Annotated[int, Range(0)] | None = None
     wire: WireSetting = "float32"
     error_feedback: bool = True
+    low_rank: Annotated[int, Range(1)] | None = None
     rows: Literal["auto", "never"] = "auto"
 
 

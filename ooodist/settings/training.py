@@ -28,6 +28,7 @@ _PIPELINE = (
     "a pipeline does not have it (its schedule orders what stages compute, and micro-batches "
     "accumulate); leave it out"
 )
+_LOW_RANK = "what low rank loses is added to all steps that follow; leave one of them out"
 REFUSED: Mapping[tuple[str, str], str] = {
     ("credit", "plan"): _PLAN,
     ("bucket_bytes", "plan"): _PLAN,
@@ -39,6 +40,10 @@ REFUSED: Mapping[tuple[str, str], str] = {
     "give wire, as float16",
     ("skip", "wire"): "on a wire of 16 bits, infinity becomes the largest number, and what is lost "
     "of it is added to all steps that follow; take on_nan: stop, or wire: float32",
+    ("low_rank", "wire"): _LOW_RANK,
+    ("low_rank", "plan"): "no plan knows of gradients in low rank; leave one of them out",
+    ("low_rank", "skip"): _LOW_RANK,
+    ("low_rank", "elastic"): _LOW_RANK,
     ("skip", "elastic"): "what matters is measured on batches as they come, and a loss that is NaN "
     "says nothing; take on_nan: stop, or train without elastic",
     ("elastic", "fixed order"): "it is for one selection of weights alone; let it be found: order "
@@ -188,6 +193,7 @@ class Training:
             "float32": (not plan and self.wire == "float32", "wire is float32"),
             "planned wire": (self.wire == "planned", "wire is planned"),
             "no error_feedback": (not exchange.error_feedback, "error_feedback is false"),
+            "low_rank": (exchange.low_rank is not None, f"low_rank is {exchange.low_rank}"),
             "exchange": (exchange != ExchangeConfig(), "exchange is given"),
             "steps_per_execution": (
                 steps is not None and not has_own_steps,

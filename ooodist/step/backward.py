@@ -121,6 +121,7 @@ class OrderedBackward:
             sum_rows=before.sum_rows,
             feedback=before.feedback,
             rows=before.rows,
+            low_rank=before.low_rank,
         )
 
     def __call__(

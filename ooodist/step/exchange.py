@@ -43,6 +43,7 @@ from ooodist.planner.data_parallel.plan import (
     split_evenly,
 )
 from ooodist.planner.rows import KIND
+from ooodist.step.sending.low_rank import LowRank
 from ooodist.step.sending.names import ExchangeNames
 from ooodist.step.sending.rows import RowGradients, add_up, pack
 from ooodist.step.sending.wire import ErrorFeedback, Wire
@@ -93,6 +94,7 @@ class GradientExchange:
         wire: the 16-bit dtype in which gradients travel; None: their own. A plan has its own.
         feedback: keeps what gradients lose in 16 bits; None: it is lost.
         rows: decides which gradients travel as rows; None: all are dense.
+        low_rank: makes thin matrices of gradients, without a plan; None: they travel whole.
 
     Raises:
         UserError: credit, bucket_bytes, wire or the plan is impossible with this engine.
@@ -109,6 +111,7 @@ class GradientExchange:
         wire: str | None = None,
         feedback: ErrorFeedback | None = None,
         rows: RowGradients | None = None,
+        low_rank: LowRank | None = None,
     ) -> None:
         if plan is not None:
             check_exchanges(plan)
@@ -133,6 +136,7 @@ class GradientExchange:
         self.feedback = feedback
         self._wire = None if wire is None else Wire(engine, wire, feedback)
         self.rows = rows
+        self.low_rank = low_rank
         self._names = ExchangeNames(engine.names_cost_memory)
 
     def mean(
@@ -167,6 +171,10 @@ class GradientExchange:
             name: gradient if name in as_rows else tf.convert_to_tensor(gradient)
             for name, gradient in given.items()
         }
+        if self.low_rank is not None:
+            means, sums = self._means_of_low_rank(self.low_rank, tensors)
+            records = [each.record for each in sums if each.record is not None]
+            return [means.get(name) for name in names], records
         sent = {name: self._sent(name, tensor) for name, tensor in tensors.items()}
         sizes = {name: num_bytes(tensor) for name, tensor in sent.items()}
         now = {name: tensor for name, tensor in sent.items() if name not in carried}
@@ -174,6 +182,30 @@ class GradientExchange:
         means = self.means(sums, tensors)
         records = [each.record for each in sums if each.record is not None]
         return [means.get(name, sent.get(name)) for name in names], records
+
+    def _means_of_low_rank(
+        self, low_rank: LowRank, gradients: Mapping[str, tf.Tensor | tf.IndexedSlices]
+    ) -> tuple[dict[str, tf.Tensor], list[Summed]]:
+        """The means, and the exchanges: of P and of whole gradients, and then of Q."""
+        thin = [name for name, gradient in gradients.items() if low_rank.takes(gradient)]
+        sent = {
+            name: low_rank.first(name, gradient) if name in thin else gradient
+            for name, gradient in gradients.items()
+        }
+        means, sums = self._exchanged(sent)
+        low_rank.log(self.engine, gradients, sent)
+        second = {name: low_rank.second(name, means[name]) for name in thin}
+        right, more = self._exchanged(second)
+        for name in thin:
+            means[name] = low_rank.mean(name, gradients[name], second[name], right[name])
+        return means, [*sums, *more]
+
+    def _exchanged(
+        self, sent: Mapping[str, tf.Tensor | tf.IndexedSlices]
+    ) -> tuple[dict[str, tf.Tensor], list[Summed]]:
+        sizes = {name: num_bytes(tensor) for name, tensor in sent.items()}
+        sums = self._sums(sent, self._exchanges(sent), sizes)
+        return self.means(sums, sent), sums
 
     def sent_dtype(self, weight: str, dtype: tf.DType) -> tf.DType:
         """The dtype in which a weight's gradient, which has ``dtype``, is sent."""

@@ -32,6 +32,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "exchange": {"exchange": {"rows": "never"}},
     "steps_per_execution": {"steps_per_execution": 2},
     "accumulate": {"accumulate": 2},
+    "low_rank": {"exchange": {"low_rank": 4}},
     "skip": {"on_nan": "skip"},
     "features": {"features": (SimpleNamespace(name="noise", refuses={}, summary=str),)},
     "elastic": {"elastic": ElasticConfig()},

@@ -21,7 +21,11 @@ from ooodist.step.sending.wire import WIRES, ErrorFeedback, Wire
 from tests.jobs import ENGINES, run_checks
 
 WORKER = Path(__file__).with_name("wire_worker.py")
-OF_EACH_ENGINE = ["means_are_those_of_rounded_gradients", "ranks_end_alike"]
+OF_EACH_ENGINE = [
+    "means_are_those_of_rounded_gradients",
+    "ranks_end_alike",
+    "ranks_end_alike_with_gradients_in_low_rank",
+]
 NUMPY = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 wires = st.sampled_from(WIRES)
 # Up to float32's largest: no rank has a gradient that is infinite, but their sum may be.

@@ -233,6 +233,36 @@ def job(output: Path, *overrides: str, resume: bool = False) -> keras.Model:
 
 
 @check
+def ranks_end_alike_with_gradients_in_low_rank() -> None:
+    """A kernel of 64 x 64 travels as two of 64 x 2, also accumulated, several steps a call."""
+    for options in ({}, {"accumulate": 2, "steps_per_execution": 2, "credit": 1}):
+        made = model("adam", low_rank=2, **options)
+        trained(made, accumulate=options.get("accumulate", 1))
+        traced = made.ooodist.strategy.backward.steps[0]
+        sent = sum(exchange.num_bytes for exchange in traced.exchanges)
+        thin = 2 * (24 + 64) + 2 * (64 + 64)  # the kernels of two layers
+        assert sent == 4 * (thin + 64 + 64 + 64 * 2 + 2)
+        residuals = made.ooodist.strategy.rank_state.values("residual")
+        assert residuals.keys() == {*KERNELS[:2]}
+        assert all(value.any() for value in residuals.values())
+
+
+@check
+def a_resumed_job_in_low_rank_is_the_uninterrupted_one() -> None:
+    folder = Path(tempfile.gettempdir()) / f"ooodist-low-rank-{os.getppid()}"
+    thin = ("exchange.wire=float32", "exchange.low_rank=1", "checkpoint.every_epochs=1")
+    try:
+        whole = job(folder / "whole", "epochs=2", *thin)
+        job(folder / "parts", "epochs=1", *thin)
+        resumed = job(folder / "parts", "epochs=2", *thin, resume=True)
+        assert_same(whole.get_weights(), resumed.get_weights())
+    finally:
+        engine.barrier()
+        if engine.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@check
 def looking_at_the_model_changes_nothing() -> None:
     """An evaluation in the middle of an epoch, and the exchanges of its weights."""
 

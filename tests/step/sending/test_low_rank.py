@@ -1,0 +1,117 @@
+"""Gradients in low rank: what is sent and what is kept add up to all gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ooodist
+from ooodist.errors import UserError
+from ooodist.step.rank_state import RESIDUAL, RankState
+from ooodist.step.sending.low_rank import OWNER, LowRank
+from ooodist.step.sending.wire import ErrorFeedback
+from tests.job.test_distribute import make
+
+
+def ranks(number: int, rank: int) -> list[LowRank]:
+    made = []
+    for _ in range(number):
+        state = RankState({RESIDUAL, OWNER})
+        made.append(LowRank(rank, state, ErrorFeedback(state=state)))
+    return made
+
+
+def step(all_ranks: list[LowRank], gradients: np.ndarray) -> np.ndarray:
+    """What each rank takes for the mean of the gradients, of shape (ranks, n, m)."""
+    own = [tf.constant(gradient) for gradient in gradients]
+    left = tf.add_n([r.first("w", g) for r, g in zip(all_ranks, own, strict=True)])
+    parts = [r.second("w", left / len(own)) for r in all_ranks]
+    right = tf.add_n(parts) / len(own)
+    means = [
+        r.mean("w", gradient, part, right)
+        for r, gradient, part in zip(all_ranks, own, parts, strict=True)
+    ]
+    for mean in means[1:]:
+        np.testing.assert_array_equal(mean, means[0])
+    return means[0].numpy()
+
+
+def residuals(all_ranks: list[LowRank]) -> np.ndarray:
+    return np.stack([r._feedback.values()["w"] for r in all_ranks])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(1, 3), st.integers(1, 4), st.integers(4, 6), st.integers(4, 6), st.integers(0, 99)
+)
+def test_nothing_is_lost_for_good(number: int, rank: int, n: int, m: int, seed: int) -> None:
+    numbers = np.random.default_rng(seed)
+    all_ranks = ranks(number, rank)
+    wanted, applied = np.zeros((n, m)), np.zeros((n, m))
+    for _ in range(4):
+        gradients = numbers.normal(size=(number, n, m)).astype(np.float32)
+        wanted += gradients.mean(0)
+        applied += step(all_ranks, gradients)
+        left = residuals(all_ranks).mean(0)
+        np.testing.assert_allclose(applied + left, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6)])
+def test_of_full_rank_it_is_the_mean(shape: tuple[int, int]) -> None:
+    gradients = np.random.default_rng(0).normal(size=(2, *shape)).astype(np.float32)
+    np.testing.assert_allclose(step(ranks(2, 4), gradients), gradients.mean(0), atol=1e-5)
+
+
+def test_the_approximation_of_one_gradient_becomes_the_best_of_its_rank() -> None:
+    """Each step is one of the power iteration: it finds the largest singular values."""
+    numbers = np.random.default_rng(0)
+    left, right = (np.linalg.qr(numbers.normal(size=(size, 5)))[0] for size in (20, 12))
+    matrix = ((left * [9.0, 5.0, 0.3, 0.2, 0.1]) @ right.T).astype(np.float32)
+    (rank,) = all_ranks = ranks(1, 2)
+    for _ in range(5):
+        mean = step(all_ranks, matrix[np.newaxis])
+        rank._feedback._state._variables[f"{RESIDUAL}/w"].assign(tf.zeros([20, 12]))
+    best = (left[:, :2] * [9.0, 5.0]) @ right[:, :2].T
+    np.testing.assert_allclose(mean, best, atol=1e-2)
+
+
+def test_what_travels_in_low_rank() -> None:
+    (rank,) = ranks(1, 4)
+    assert rank.takes(tf.zeros([100, 50]))
+    assert rank.takes(tf.zeros([3, 3, 64, 64]))
+    assert not rank.takes(tf.zeros([8, 8]))  # 64 numbers as they are
+    assert not rank.takes(tf.zeros([1000]))
+    assert not rank.takes(tf.zeros([100, 50], tf.int32))
+    assert not rank.takes(tf.IndexedSlices(tf.zeros([2, 50]), tf.constant([0, 1])))
+
+
+def test_convolutions_and_halves_keep_shape_and_dtype() -> None:
+    for dtype in (tf.float16, tf.bfloat16, tf.float64):
+        (rank,) = ranks(1, 2)
+        gradient = tf.cast(tf.random.normal([3, 3, 8, 16]), dtype)
+        left = rank.first("w", gradient)
+        assert left.shape == (72, 2)
+        part = rank.second("w", left)
+        mean = rank.mean("w", gradient, part, part)
+        assert (mean.shape, mean.dtype) == (gradient.shape, dtype)
+
+
+@pytest.mark.usefixtures("local_engine")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"low_rank": 0}, "low_rank is 0; it must be"),
+        ({"wire": "float16"}, "low_rank is 4, but wire is float16"),
+        ({"order": "planned"}, "low_rank is 4, but the order is planned: no plan knows"),
+        ({"on_nan": "skip"}, "low_rank is 4, but on_nan is skip"),
+        ({"elastic": {"rho": 0.5}}, "low_rank is 4, but elastic"),
+    ],
+)
+def test_what_does_not_go_together(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ooodist.distribute(make(), **{"low_rank": 4, **options})
