@@ -16,9 +16,9 @@ import tensorflow as tf
 
 import ooodist
 from ooodist import engines
-from ooodist.pipeline import live_schedule
 from ooodist.pipeline.live_schedule import MEASURED_STEPS, TIMED_STEPS, WARM_UP_STEPS
 from ooodist.settings.sections import PlanningConfig
+from ooodist.trainer import live
 
 STEPS = 50  # of a fit
 MOST_FITS = 200
@@ -46,7 +46,7 @@ def trains_with_swaps_as_without(make: Make, options: dict[str, Any]) -> None:
         make: a compiled model, always the same, and its data.
         options: of ooodist.pipelined.
     """
-    live_schedule.MOST_SEARCHES = 1  # one is enough here
+    live.MOST_SEARCHES = 1  # one is enough here
     logger = logging.getLogger("ooodist")
     model, data = make()
     ooodist.pipelined(
