@@ -172,40 +172,23 @@ class GradientExchange:
             for name, gradient in given.items()
         }
         if self.low_rank is not None:
-            means, sums = self._means_of_low_rank(self.low_rank, tensors)
-            records = [each.record for each in sums if each.record is not None]
-            return [means.get(name) for name in names], records
-        sent = {name: self._sent(name, tensor) for name, tensor in tensors.items()}
-        sizes = {name: num_bytes(tensor) for name, tensor in sent.items()}
-        now = {name: tensor for name, tensor in sent.items() if name not in carried}
-        sums = self._sums(now, self._exchanges(sent), sizes)
-        means = self.means(sums, tensors)
+            sums: list[Summed] = []
+
+            def exchanged(sent: Mapping[str, tf.Tensor | tf.IndexedSlices]) -> dict[str, tf.Tensor]:
+                sizes = {name: num_bytes(tensor) for name, tensor in sent.items()}
+                found = self._sums(sent, self._exchanges(sent), sizes)
+                sums.extend(found)
+                return self.means(found, sent)
+
+            means = self.low_rank.means(tensors, exchanged)
+        else:
+            sent = {name: self._sent(name, tensor) for name, tensor in tensors.items()}
+            sizes = {name: num_bytes(tensor) for name, tensor in sent.items()}
+            now = {name: tensor for name, tensor in sent.items() if name not in carried}
+            sums = self._sums(now, self._exchanges(sent), sizes)
+            means = {**sent, **self.means(sums, tensors)}
         records = [each.record for each in sums if each.record is not None]
-        return [means.get(name, sent.get(name)) for name in names], records
-
-    def _means_of_low_rank(
-        self, low_rank: LowRank, gradients: Mapping[str, tf.Tensor | tf.IndexedSlices]
-    ) -> tuple[dict[str, tf.Tensor], list[Summed]]:
-        """The means, and the exchanges: of P and of whole gradients, and then of Q."""
-        thin = [name for name, gradient in gradients.items() if low_rank.takes(gradient)]
-        sent = {
-            name: low_rank.first(name, gradient) if name in thin else gradient
-            for name, gradient in gradients.items()
-        }
-        means, sums = self._exchanged(sent)
-        low_rank.log(self.engine, gradients, sent)
-        second = {name: low_rank.second(name, means[name]) for name in thin}
-        right, more = self._exchanged(second)
-        for name in thin:
-            means[name] = low_rank.mean(name, gradients[name], second[name], right[name])
-        return means, [*sums, *more]
-
-    def _exchanged(
-        self, sent: Mapping[str, tf.Tensor | tf.IndexedSlices]
-    ) -> tuple[dict[str, tf.Tensor], list[Summed]]:
-        sizes = {name: num_bytes(tensor) for name, tensor in sent.items()}
-        sums = self._sums(sent, self._exchanges(sent), sizes)
-        return self.means(sums, sent), sums
+        return [means.get(name) for name in names], records
 
     def sent_dtype(self, weight: str, dtype: tf.DType) -> tf.DType:
         """The dtype in which a weight's gradient, which has ``dtype``, is sent."""

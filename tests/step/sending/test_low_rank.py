@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import ooodist
 from ooodist.errors import UserError
 from ooodist.step.rank_state import RESIDUAL, RankState
-from ooodist.step.sending.low_rank import OWNER, LowRank
+from ooodist.step.sending.low_rank import OWNER, LowRank, orthonormal, right_of
 from ooodist.step.sending.wire import ErrorFeedback
 from tests.job.test_distribute import make
 
@@ -28,13 +28,15 @@ def ranks(number: int, rank: int) -> list[LowRank]:
 
 def step(all_ranks: list[LowRank], gradients: np.ndarray) -> np.ndarray:
     """What each rank takes for the mean of the gradients, of shape (ranks, n, m)."""
-    own = [tf.constant(gradient) for gradient in gradients]
-    left = tf.add_n([r.first("w", g) for r, g in zip(all_ranks, own, strict=True)])
-    parts = [r.second("w", left / len(own)) for r in all_ranks]
-    right = tf.add_n(parts) / len(own)
+    number = len(gradients)
+    own = [r.matrix("w", tf.constant(g)) for r, g in zip(all_ranks, gradients, strict=True)]
+    left = tf.add_n([r.left("w", matrix) for r, matrix in zip(all_ranks, own, strict=True)])
+    columns = orthonormal(left / number)
+    parts = [right_of(matrix, columns) for matrix in own]
+    right = tf.add_n(parts) / number
     means = [
-        r.mean("w", gradient, part, right)
-        for r, gradient, part in zip(all_ranks, own, parts, strict=True)
+        r.mean("w", matrix, matrix, columns, part, right)
+        for r, matrix, part in zip(all_ranks, own, parts, strict=True)
     ]
     for mean in means[1:]:
         np.testing.assert_array_equal(mean, means[0])
@@ -94,10 +96,8 @@ def test_convolutions_and_halves_keep_shape_and_dtype() -> None:
     for dtype in (tf.float16, tf.bfloat16, tf.float64):
         (rank,) = ranks(1, 2)
         gradient = tf.cast(tf.random.normal([3, 3, 8, 16]), dtype)
-        left = rank.first("w", gradient)
-        assert left.shape == (72, 2)
-        part = rank.second("w", left)
-        mean = rank.mean("w", gradient, part, part)
+        assert rank.left("w", rank.matrix("w", gradient)).shape == (72, 2)
+        (mean,) = rank.means({"w": gradient}, dict).values()  # one rank's sums are its own
         assert (mean.shape, mean.dtype) == (gradient.shape, dtype)
 
 
