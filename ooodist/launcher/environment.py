@@ -8,14 +8,13 @@ for launchers that start one rank each (``slurm``).
 import importlib
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from ooodist.engines.heartbeat import HEARTBEAT, heartbeat_seconds, heartbeat_settings
+from ooodist.engines.heartbeat import HEARTBEAT, heartbeat_seconds
 from ooodist.engines.kinds import Kind, find
-from ooodist.engines.kinds.byteps import Byteps
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.host import Host, each_once
@@ -103,21 +102,17 @@ def process_on(
     label: str, host: Host, command: list[str], given: dict[str, str], *, is_worker: bool
 ) -> Process:
     """A process of a host, with these variables of its own."""
-    given = given | _heartbeat(host, given)
+    given = given | heartbeat_on(host)
     orders = host.orders(command, OUTPUT | given)
     return Process(
         label, host.wrap(command), given, is_worker, command, place=host.place, orders=orders
     )
 
 
-def _heartbeat(host: Host, given: Mapping[str, str]) -> dict[str, str]:
-    """The limit of silence of a process, and BytePS's own, which its servers read."""
+def heartbeat_on(host: Host) -> dict[str, str]:
+    """The limit of silence of a process of this host."""
     seconds = heartbeat_seconds(os.environ) * (_LONGER_OVER_SSH if host.place else 1)
-    found = {HEARTBEAT: f"{seconds:g}"}
-    if "DMLC_ROLE" not in given:
-        return found
-    of_byteps = heartbeat_settings(Byteps(), found)
-    return found | {name: os.environ.get(name, value) for name, value in of_byteps.items()}
+    return {HEARTBEAT: f"{seconds:g}"}
 
 
 def processes(

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+from ooodist.engines.heartbeat import heartbeat_settings
 from ooodist.engines.kinds import Kind
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
-from ooodist.launcher.environment import Places, Process, not_installed, process_on
+from ooodist.launcher.environment import (
+    Places,
+    Process,
+    heartbeat_on,
+    not_installed,
+    process_on,
+)
 from ooodist.launcher.host import Host, each_once
 from ooodist.launcher.slurm.addresses import address_of
 from ooodist.launcher.slurm.ports import keep_free
@@ -31,7 +39,7 @@ def start(
 
     def everyone(host: Host, role: str) -> dict[str, str]:
         numbers = (len(places.workers), len(places.servers))
-        return _variables(role, *numbers, root.address, port, host.address)
+        return _variables(role, *numbers, root.address, port, host) | _heartbeat(kind, host)
 
     def helper(label: str, host: Host, role: str) -> Process:
         serve = [host.python, "-c", "import byteps.server"]
@@ -57,7 +65,8 @@ def start_in_task(
     cleaner.add_files(f"/dev/shm/BytePS_ShM_{port}_")  # workers that are killed leave them
 
     def everyone(role: str) -> dict[str, str]:
-        return _variables(role, task.size, len(task.hosts), root, port, host.address)
+        numbers = (task.size, len(task.hosts))
+        return _variables(role, *numbers, root, port, host) | _heartbeat(kind, host)
 
     def helper(label: str, role: str) -> Process:
         serve = [sys.executable, "-c", "import byteps.server"]
@@ -96,14 +105,14 @@ def _socket_folder(host: Host, cleaner: Cleaner) -> Path:
 
 
 def _variables(
-    role: str, num_workers: int, num_servers: int, root: str, port: int, own: str
+    role: str, num_workers: int, num_servers: int, root: str, port: int, host: Host
 ) -> dict[str, str]:
     """The variables of any process of BytePS.
 
     Args:
         role: worker, server or scheduler.
         root: address of the scheduler, with its ``port``.
-        own: address of the process's host.
+        host: the process's own.
     """
     return {
         "DMLC_ROLE": role,
@@ -111,10 +120,16 @@ def _variables(
         "DMLC_NUM_SERVER": str(num_servers),
         "DMLC_PS_ROOT_URI": root,
         "DMLC_PS_ROOT_PORT": str(port),
-        "DMLC_NODE_HOST": own,
+        "DMLC_NODE_HOST": host.address,
         # A single worker would otherwise not use the servers, which would wait forever.
         "BYTEPS_FORCE_DISTRIBUTED": "1",
     }
+
+
+def _heartbeat(kind: Kind, host: Host) -> dict[str, str]:
+    """BytePS's own limit of silence, which its servers read, unless the user has set it."""
+    found = heartbeat_settings(kind, heartbeat_on(host))
+    return {name: os.environ.get(name, value) for name, value in found.items()}
 
 
 def _of_worker(rank: int, sockets: Path) -> dict[str, str]:
