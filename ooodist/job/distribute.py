@@ -191,7 +191,7 @@ def distributed(
     kind: type[DataParallel] = DataParallel
     if is_live:
         kind = LiveDataParallel
-    elif training.may_compile:
+    elif training.may_compile and training.order == "inorder":  # alone, no plan is tried
         kind = CompiledDataParallel
     inner = kind(model, engine, training, sum_rows=sum_rows)
     strategy: Strategy = inner

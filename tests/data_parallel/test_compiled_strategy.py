@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import ooodist
+from ooodist.data_parallel.compiled_strategy import CompiledDataParallel
 from ooodist.errors import UserError
 from ooodist.settings.sections import PlanningConfig
 from ooodist.trainer.live import TIMED_CALLS, WARM_UP_CALLS
@@ -114,6 +115,11 @@ def test_what_xla_cannot_compile_is_said(caplog: pytest.LogCaptureFixture) -> No
     assert is_equal(fitted(ours, UNTIL_TRIED + LAUNCHES), plain)
     (line,) = [line for line in caplog.messages if "XLA cannot compile" in line]
     assert line.endswith("it is not compiled")
+
+
+def test_compile_does_not_take_the_order_from_a_single_worker() -> None:
+    ours = ooodist.distribute(make(jit_compile=True), order="planned")
+    assert not isinstance(ours.ooodist.strategy.inner, CompiledDataParallel)
 
 
 @pytest.mark.parametrize(

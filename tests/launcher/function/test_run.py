@@ -76,7 +76,9 @@ def test_wrong_use_is_told() -> None:
         ooodist.run([1])  # type: ignore[arg-type]
     with pytest.raises(ooodist.UserError, match="np is 0; it must be a whole number of at least 1"):
         ooodist.run(functions.ends, np=0)
-    with pytest.raises(ooodist.UserError, match="engine is 'nccl'; it must be one of local, collective"):
+    with pytest.raises(
+        ooodist.UserError, match="engine is 'nccl'; it must be one of local, collective"
+    ):
         ooodist.run(functions.ends, engine="nccl")
     with pytest.raises(ooodist.UserError, match="host nowhere: its name does not resolve"):
         ooodist.run(functions.ends, hosts="nowhere:2")
