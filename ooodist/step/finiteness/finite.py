@@ -10,8 +10,8 @@ finite::
 
 A single rank sums up its weights instead, between calls: where gradients have a second reader,
 TensorFlow's graph optimizer fuses other ops, and the last bits would no longer be those of plain
-Keras. As weights stay NaN, this need not be done after each step, where it took 2 to 5 % of it: it
-is done about once a second, and before anybody saves or evaluates.
+Keras. As weights stay NaN, this need not be done after each step, by an op for each: it is done
+about once a second, and before anybody saves or evaluates.
 
 The codes of all ranks travel with the logs, in one exchange a call, so every rank knows all codes
 and all end with the same message.
