@@ -249,3 +249,15 @@ def as_saved(array: np.ndarray, dtype: str) -> np.ndarray:
     NumPy stores dtypes that it does not know, such as bfloat16, as plain bytes.
     """
     return array.view(dtype_of(dtype)) if array.dtype.kind == "V" else array
+
+
+def saved(arrays: Iterable[np.ndarray]) -> bytes:
+    """The content of a member with these arrays."""
+    content = io.BytesIO()
+    np.savez(content, *arrays)
+    return content.getvalue()
+
+
+def saved_by_rank(by_rank: Mapping[str, np.ndarray]) -> bytes:
+    """The content of the member with what the steps of each rank keep for themselves."""
+    return saved([np.array(list(by_rank)), *by_rank.values()])

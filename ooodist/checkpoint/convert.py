@@ -71,6 +71,10 @@ def merge(folder: Path, file: Path, *, best: bool = False) -> None:
                         for index in range(parts.num_best):
                             writer.write(archive.best_member(index), parts.read_best(index))
                     target.write(best_weights, archive.BEST_WEIGHTS_MEMBER)
+                if manifest.rank_state and not best:
+                    target.writestr(
+                        archive.RANKS_MEMBER, archive.saved_by_rank(parts.read_rank_state())
+                    )
         finally:
             weights.unlink(missing_ok=True)
             best_weights.unlink(missing_ok=True)
@@ -106,8 +110,8 @@ def split(file: Path, folder: Path) -> None:
     with zipfile.ZipFile(file) as plain:
         if archive.RANKS_MEMBER in plain.namelist():
             logger.warning(
-                "split: what gradients have lost on a wire of 16 bits is left out, as pipelines "
-                "have no such wire"
+                "split: what gradients have lost on a wire of 16 bits is left out, as no rank has "
+                "a part yet; the first steps of a job without it differ a little"
             )
     with KerasFile(file) as source, making(folder) as temporary:
         state = source.state

@@ -121,10 +121,11 @@ class Content:
                         target.writestr(name, content)
                     target.writestr(archive.STATE_MEMBER, json.dumps(yaml_dataclass.plain(state)))
                     if self._best_weights is not None:
-                        target.writestr(archive.BEST_WEIGHTS_MEMBER, _saved(self._best_weights))
+                        best = archive.saved(self._best_weights)
+                        target.writestr(archive.BEST_WEIGHTS_MEMBER, best)
                     if self._by_rank:
-                        residuals = [np.array(list(self._by_rank)), *self._by_rank.values()]
-                        target.writestr(archive.RANKS_MEMBER, _saved(residuals))
+                        by_rank = archive.saved_by_rank(self._by_rank)
+                        target.writestr(archive.RANKS_MEMBER, by_rank)
             finally:
                 weights.unlink(missing_ok=True)
 
@@ -143,12 +144,6 @@ class Content:
                 if isinstance(value, np.ndarray):  # no variable
                     archive.write_places(weights, [place], value)
         return whole.hexdigest()
-
-
-def _saved(arrays: Sequence[Any]) -> bytes:
-    content = io.BytesIO()
-    np.savez(content, *arrays)
-    return content.getvalue()
 
 
 def _value(variable: Any) -> np.ndarray:

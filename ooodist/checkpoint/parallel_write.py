@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import keras
 
 _VARIABLES, _BEST, _EXTRAS, _ASSETS = "variables", "best", "extras", "assets"
+_OF_RANK = "rank"  # what each rank writes under the same keys
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class Writing:
         writers: the rank that writes each variable, by the variable's id. Rank 0 writes the others.
         best_weights: the weights at the best epoch, if they are to be restored when the training
             ends; None for those that this rank does not write.
+        rank_state: what the steps of this rank keep for themselves; the same keys on all ranks.
         copies: take copies of all values of this rank's part now, so that the model may be trained
             before and while they are written. If false, one value at a time is in memory.
         checks: refuse weights that are not finite.
@@ -106,6 +108,7 @@ class Writing:
         writers: Mapping[int, int],
         best_weights: Sequence[np.ndarray | None] | None = None,
         *,
+        rank_state: Mapping[str, np.ndarray] | None = None,
         copies: bool = False,
         checks: bool = True,
     ) -> None:
@@ -127,13 +130,17 @@ class Writing:
                 if not self._temporary.is_dir():
                     raise UserError(
                         f"rank {engine.rank} does not see the folder {folder.parent}, which rank "
-                        "0 sees; a pipeline's output must be on a disk that all ranks see: give "
-                        "one, as --output DIR"
+                        "0 sees; a pipeline's output must be on a disk that all ranks see, and "
+                        "so must one with shard_optimizer: give one, as --output DIR"
                     )
                 if engine.rank == 0:
                     self._layout, self._configuration = layout_of(model), configuration(model)
                 arrays = _arrays(model, self._layout, writers, best_weights)
                 self._own = [array for array in arrays if array.writer == engine.rank]
+                self._own += [
+                    _Array(_OF_RANK, key, f"rank-{engine.rank}/{key}", engine.rank, value)
+                    for key, value in (rank_state or {}).items()
+                ]
                 if copies:
                     self._own = [replace(array, value=_read(array)) for array in self._own]
         except UserError:
@@ -181,16 +188,22 @@ class Writing:
     def _manifest(self, texts: Sequence[str]) -> Manifest:
         """The manifest of what all ranks say that they have written, after a look."""
         found: dict[str, dict[str, Entry]] = {_VARIABLES: {}, _BEST: {}, _EXTRAS: {}, _ASSETS: {}}
+        rank_state: dict[str, list[Entry]] = {}
         sizes = {}
         for rank, text in enumerate(texts):
             for kind, key, entry in json.loads(text):
-                found[kind][key] = yaml_dataclass.read(Entry, entry)
+                read = yaml_dataclass.read(Entry, entry)
+                if kind == _OF_RANK:
+                    rank_state.setdefault(key, []).append(read)
+                else:
+                    found[kind][key] = read
             if text != "[]":
                 part = self._temporary / part_name(rank)
                 if not part.is_file():
                     raise UserError(
                         f"rank 0 does not see {part}, which rank {rank} has written; a pipeline's "
-                        "output must be on a disk that all ranks see: give one, as --output DIR"
+                        "output must be on a disk that all ranks see, and so must one with "
+                        "shard_optimizer: give one, as --output DIR"
                     )
                 sizes[part.name] = part.stat().st_size
         assert self._layout is not None
@@ -206,6 +219,7 @@ class Writing:
             groups=self._layout.groups,
             extras=found[_EXTRAS],
             assets=found[_ASSETS],
+            rank_state={key: tuple(by_rank) for key, by_rank in rank_state.items()},
         )
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints in parts: folders to which each rank of a pipeline writes what it has.
+"""Checkpoints in parts: folders to which each rank writes what it has.
 
 ::
 
@@ -53,6 +53,8 @@ class Manifest:
     groups: dict[str, str] = field(default_factory=dict)  # of a weights file, with layers' names
     extras: dict[str, Entry] = field(default_factory=dict)  # what else is in it, by place
     assets: dict[str, Entry] = field(default_factory=dict)  # files of layers, as bytes
+    # What the steps of each rank keep for themselves (step/rank_state.py), by rank.
+    rank_state: dict[str, tuple[Entry, ...]] = field(default_factory=dict)
     format: int = FORMAT
 
     def entries(self) -> Iterator[Entry]:
@@ -61,6 +63,8 @@ class Manifest:
         yield from self.best
         yield from self.extras.values()
         yield from self.assets.values()
+        for by_rank in self.rank_state.values():
+            yield from by_rank
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -163,6 +167,13 @@ class Parts(Closing):
     def read_best(self, index: int) -> np.ndarray:
         """The value of a weight at the best epoch, by its index in the state."""
         return self.read_entry(self.manifest.best[index])
+
+    def read_rank_state(self) -> dict[str, np.ndarray]:
+        """What the steps of each rank keep for themselves, by name and then by rank."""
+        return {
+            name: np.stack([self.read_entry(entry) for entry in by_rank])
+            for name, by_rank in self.manifest.rank_state.items()
+        }
 
     def read_entry(self, entry: Entry) -> np.ndarray:
         """Any array of the manifest."""

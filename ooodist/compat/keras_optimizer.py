@@ -86,6 +86,29 @@ def averaging_only(optimizer: Optimizer, weights: Sequence[Any]) -> AbstractCont
     )
 
 
+def clipping_as_of_all(
+    optimizer: Optimizer, gradients: Sequence[Any], own: Sequence[int]
+) -> AbstractContextManager[None]:
+    """Makes ``apply`` with some gradients clip them as if it were given all in a block.
+
+    ``_clip_gradients`` gets the gradients, divided by ``loss_scale_factor``.
+
+    Args:
+        optimizer: which may have ``global_clipnorm``.
+        gradients: all gradients; none is None.
+        own: the places of those that ``apply`` is given, in their order.
+    """
+    if not optimizer.global_clipnorm:
+        return contextlib.nullcontext()
+    clip, factor = optimizer._clip_gradients, optimizer.loss_scale_factor
+
+    def clip_own(_own: Sequence[Any]) -> list[Any]:
+        clipped = clip([g if factor is None else g / factor for g in gradients])
+        return [clipped[place] for place in own]
+
+    return replaced(optimizer, _clip_gradients=clip_own)
+
+
 def unbuilt_copy(optimizer: Optimizer) -> Optimizer:
     """An optimizer of the same kind and settings that has no state: ``_learning_rate``.
 

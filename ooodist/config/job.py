@@ -152,6 +152,8 @@ class Config:
     batches per update and exchange. ``recurrent_gradients``:
     ``after_loop`` computes the weight gradients of LSTM, GRU and SimpleRNN layers by one matrix
     product over all times, which an order can put off, and which is rounded otherwise.
+    ``shard_optimizer``: each worker keeps the optimizer's state for a part of the weights, and
+    updates these for all (ZeRO stage 1); pipelines have ``parallel.shard_optimizer``.
     ``jit_compile``: whether XLA compiles the steps, which then have no order; ``auto`` tries both
     and keeps the faster way. ``on_nan``: what happens if a gradient is not finite: ``stop`` ends
     the job and names step, rank and weight; ``skip``: all ranks leave the step out, 100 in a row at
@@ -192,6 +194,7 @@ class Config:
     jit_compile: Literal["auto"] | bool = False
     parallel: ParallelConfig | None = None
     elastic: ElasticConfig | None = None
+    shard_optimizer: bool = False
     warm_start: WarmStartConfig | None = field(default=None, metadata={"was": "warmup"})
     exchange: ExchangeConfig = ExchangeConfig()
     on_nan: Literal["stop", "skip", "ignore"] = "stop"
@@ -251,6 +254,7 @@ class Config:
             planning=self.planning,
             parallel=self.parallel,
             elastic=self.elastic if is_elastic else None,
+            shard_optimizer=self.shard_optimizer,
             features=tuple(features),
             on_nan=self.on_nan,
             jit_compile=self.jit_compile,

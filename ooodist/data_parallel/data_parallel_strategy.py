@@ -7,11 +7,14 @@ evaluate do on all ranks is in :mod:`ooodist.trainer.fit`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import keras
 
+from ooodist.checkpoint.parallel_write import spread
 from ooodist.data_parallel.planning import find_plan
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
@@ -24,12 +27,14 @@ from ooodist.step.backward import OrderedBackward
 from ooodist.step.carried import Carrying, why_not_carried
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.execution import Batch, Execution, Run, in_executions
-from ooodist.step.optimizer import loss_scale
+from ooodist.step.optimizer import loss_scale, not_built
 from ooodist.step.rank_state import RESIDUAL, RankState
 from ooodist.step.sending import low_rank
 from ooodist.step.sending.rows import RowGradients
 from ooodist.step.sending.wire import ErrorFeedback
+from ooodist.step.sharding.sharded import ShardedOptimizer
 from ooodist.trainer.strategy import Strategy
+from ooodist.trainer.writers import refuse_swapping
 
 logger = logging.getLogger("ooodist")
 
@@ -90,6 +95,10 @@ class DataParallel(Strategy):
         self.given_steps_per_execution = training.steps_per_execution
         if engine.size > 1:
             self.carrying = Carrying(engine)
+        self.sharded: ShardedOptimizer | None = None
+        if training.shard_optimizer and engine.size > 1:
+            self.sharded = ShardedOptimizer(model, engine)
+            self.has_whole_optimizer = False
         if backward.plan is not None:
             self._carry_out(PlanWithCosts(backward.plan))
 
@@ -169,6 +178,7 @@ class DataParallel(Strategy):
             compiled=compiled,
             carrying=self.carrying_for(backward.plan),
             element_spec=lambda: self.element_spec,
+            sharded=self.sharded,
         )
         return in_executions(execution, steps=steps, accumulate=self.accumulate)
 
@@ -202,6 +212,47 @@ class DataParallel(Strategy):
     def begin_any_batch(self) -> bool:
         rows = self.backward.exchange.rows
         return rows is not None and rows.begin_any()
+
+    # Where the optimizer is sharded
+
+    def build(self, batch: Batch) -> None:
+        if self.sharded is None:
+            super().build(batch)
+            return
+        with not_built(self.model):  # without memory for all of its state
+            super().build(batch)
+
+    def broadcast_weights(self) -> None:
+        if self.sharded is not None:
+            self.sharded.hold()
+        super().broadcast_weights()
+
+    def alike_on_all(self, *, with_optimizer: bool = True) -> list[Any]:
+        found = super().alike_on_all(with_optimizer=with_optimizer)
+        divided = () if self.sharded is None else {id(v) for v, _ in self.sharded.state}
+        return [variable for variable in found if id(variable) not in divided]
+
+    def check_callbacks(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        if self.sharded is not None:
+            refuse_swapping(callbacks, "shard_optimizer")
+
+    def whole(
+        self, root: int | None = None, *, returns: bool = False
+    ) -> AbstractContextManager[None]:
+        if self.sharded is None:
+            return super().whole(root, returns=returns)
+        return self.sharded.whole(root, returns=returns)
+
+    def writers(self) -> dict[int, int]:
+        """Which rank writes each variable into a checkpoint in parts, by the variable's id."""
+        assert self.sharded is not None
+        everywhere = range(self.engine.size)
+        alike = [(variable, everywhere) for variable in self.alike_on_all()]
+        return spread([*alike, *((variable, (owner,)) for variable, owner in self.sharded.state)])
+
+    def end_fit(self) -> None:
+        if self.sharded is not None:
+            self.sharded.stay_whole_on_rank_0()
 
     def synchronize(self) -> None:
         """Completes the weights, and averages batch-norm statistics over the ranks."""

@@ -94,6 +94,7 @@ class Elastic(Strategy):
         self.watch = inner.watch
         self.carrying = inner.carrying
         self.has_whole_model = inner.has_whole_model
+        self.has_whole_optimizer = inner.has_whole_optimizer
         self.config = config
         self._not_copied = not_copied
         self.controller: Controller | None = None

@@ -1,7 +1,7 @@
 """The interface of all engines: sums over all ranks in a traced graph, and exchanges of arrays.
 
-An engine only sums, or gathers. The order of exchanges, how many are in flight, and what shares an
-exchange are decided by its callers.
+An engine only sums, gathers or broadcasts. The order of exchanges, how many are in flight, and what
+shares an exchange are decided by its callers.
 """
 
 import re
@@ -96,6 +96,14 @@ class Engine(ArrayExchange):
         """
         raise AssertionError(f"engine {self.name} has no all-gather")
 
+    def _broadcast(self, tensor: tf.Tensor, key: str, root: int) -> tf.Tensor:
+        """Adds the op that gives all ranks the tensor of rank ``root``.
+
+        As for :meth:`_sum`, of any dtype of 16, 32 or 64 bits but bfloat16; only called if the kind
+        ``broadcasts``. Other ranks give a tensor of the same shape and dtype, which does not count.
+        """
+        raise AssertionError(f"engine {self.name} has no broadcast")
+
     @abstractmethod
     def _close(self) -> None:
         """Leaves the job, after the last exchange of all ranks."""
@@ -175,6 +183,30 @@ class Engine(ArrayExchange):
             last_op[key] = result.op.name
         result.set_shape([self.size * tensor.shape[0], *tensor.shape[1:]])
         return result
+
+    def broadcast_in_graph(self, tensor: tf.Tensor, name: str, root: int) -> tf.Tensor:
+        """The tensor of rank ``root`` on all ranks, bit for bit.
+
+        Called while a tf.function is traced, if the kind ``broadcasts``. It starts and ends as
+        :meth:`sum_in_graph` does.
+
+        Args:
+            tensor: a float tensor of a known shape, the same on all ranks. Only the value on
+                ``root`` counts.
+            name: as for :meth:`sum_in_graph`; a sum of this name would be another exchange.
+            root: the same on all ranks.
+
+        Raises:
+            RuntimeError: the name had another shape or dtype before.
+        """
+        key = self._register(f"broadcast.{name}", tensor.dtype, tensor.shape)
+        if self.size == 1 or tensor.shape.num_elements() == 0:
+            return tf.identity(tensor)
+        travels_as = tf.float16 if tensor.dtype == tf.bfloat16 else tensor.dtype  # bit for bit
+        with self._after_others_of(key) as last_op:
+            result = self._broadcast(tf.bitcast(tensor, travels_as), key, root)
+            last_op[key] = result.op.name
+        return tf.bitcast(result, tensor.dtype)
 
     @contextmanager
     def _after_others_of(self, key: str) -> Iterator[dict[str, str]]:

@@ -22,9 +22,9 @@ MAX_PARTS = 16
 
 
 class CollectiveEngine(Engine):
-    """Sums with CollectiveReduceV2, gathers with CollectiveGatherV2.
+    """Sums, gathers and broadcasts with TensorFlow's CollectiveReduceV2 and those beside it.
 
-    On CPUs these are rings through gRPC, on GPUs they are NCCL's.
+    On CPUs these are rings, and trees, through gRPC, on GPUs they are NCCL's.
 
     TF_CONFIG names the processes. With one process (or none named) it exchanges nothing. When a
     rank dies, the running exchange fails on all others within seconds. So it does when a rank is
@@ -92,6 +92,24 @@ class CollectiveEngine(Engine):
             communication_hint=self._library,
             name=key,
         )
+        if not self._on_gpu:
+            keep(result.op)
+        return result
+
+    def _broadcast(self, tensor: tf.Tensor, key: str, root: int) -> tf.Tensor:
+        where = {
+            "group_size": self.size,
+            "group_key": GROUP_KEY,
+            "instance_key": self._instance_key(key),
+            "communication_hint": self._library,
+            "name": key,
+        }
+        if self.rank == root:
+            result = tf.raw_ops.CollectiveBcastSendV2(input=tensor, **where)
+        else:
+            shape = tensor.shape.as_list()
+            result = tf.raw_ops.CollectiveBcastRecvV2(T=tensor.dtype, shape=shape, **where)
+            result.set_shape(shape)
         if not self._on_gpu:
             keep(result.op)
         return result

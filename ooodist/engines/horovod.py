@@ -15,7 +15,7 @@ SCOPE = "exchange"
 
 
 class HorovodEngine(Engine):
-    """Sums and gathers with Horovod (MPI, gloo or NCCL, as Horovod was built and started).
+    """Sums, gathers and broadcasts with Horovod (over MPI, gloo or NCCL, as it was built).
 
     Horovod fuses tensors that are ready at the same time into one transfer, in any order. When a
     rank dies, the running exchange fails on all others.
@@ -48,6 +48,11 @@ class HorovodEngine(Engine):
         with tf.name_scope(SCOPE):
             gathered = hvd.allgather(as_new_value(tensor), name=key, ignore_name_scope=True)
             return _kept(gathered, key)
+
+    def _broadcast(self, tensor: tf.Tensor, key: str, root: int) -> tf.Tensor:
+        with tf.name_scope(SCOPE):
+            sent = hvd.broadcast(as_new_value(tensor), root, name=key, ignore_name_scope=True)
+            return _kept(sent, key)
 
     def _close(self) -> None:
         hvd.shutdown()

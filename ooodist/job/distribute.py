@@ -12,6 +12,8 @@ from ooodist import engines
 from ooodist.data_parallel.compiled_strategy import CompiledDataParallel
 from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.data_parallel.live_strategy import LiveDataParallel
+from ooodist.engines import kinds
+from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.planner.data_parallel.plan import WireSetting
 from ooodist.settings.elastic import ElasticConfig, read_elastic
@@ -19,6 +21,7 @@ from ooodist.settings.sections import ExchangeConfig, PlanningConfig
 from ooodist.settings.training import JitCompile, OnNan, Training
 from ooodist.step.backward import Order
 from ooodist.step.feature import Feature
+from ooodist.step.sharding.sharded import check_model
 from ooodist.trainer.fit import DistributedFit
 from ooodist.trainer.strategy import Strategy
 from ooodist.util import yaml_dataclass
@@ -41,6 +44,7 @@ def distribute(
     rows: Literal["auto", "never"] = "auto",
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
+    shard_optimizer: bool = False,
     sum_rows: bool | None = None,
     features: Sequence[Feature] = (),
     on_nan: OnNan = "stop",
@@ -111,6 +115,11 @@ def distribute(
         planning: limits of plans made here, and where profiles are kept.
         elastic: train only the weights that matter most, as ``{"rho": 0.5, "renew": "200 steps"}``
             (see :class:`ooodist.settings.elastic.ElasticConfig`); None for all.
+        shard_optimizer: each worker keeps the optimizer's state for a part of the weights, and
+            updates these for all (ZeRO stage 1): 1/n of Adam's moments with n workers, and the same
+            numbers. New weights are sent on top of the gradients, so a step sends 1.5 times as
+            many bytes. After ``fit``, and while a callback saves, rank 0 has all of the state; at
+            other times, read it in a block ``with ooodist.whole(model):``.
         sum_rows: also on one process, pass each row of an embedding to the optimizer once, so that
             any number of workers trains alike; several workers always do. None: yes, except with
             the engine ``local``, whose numbers are those of plain Keras.
@@ -151,6 +160,7 @@ def distribute(
         exchange=yaml_dataclass.read_dataclass(ExchangeConfig, exchange, ""),
         planning=planning or PlanningConfig(),
         elastic=read_elastic(elastic),
+        shard_optimizer=shard_optimizer,
         features=tuple(features),
         on_nan=on_nan,
         jit_compile=jit_compile,
@@ -174,6 +184,8 @@ def distributed(
             f"tried, and the order {training.order} is one that a compiled step cannot have; leave "
             "one of them out"
         )
+    if training.shard_optimizer:
+        check_can_be_sharded(model, engine)
     if training.on_nan == "skip" and engine.size > 1:
         logger.info(
             "on_nan skip: weights are updated when all gradients of a step are there, so the next "
@@ -204,3 +216,21 @@ def distributed(
         strategy = Elastic(selective, training.elastic, provenance.not_copied)
     DistributedFit(strategy)
     return model
+
+
+def check_can_be_sharded(model: keras.Model, engine: Engine) -> None:
+    """Raises UserError if no engine or optimizer like these can have ``shard_optimizer``."""
+    if engine.size == 1:
+        logger.info(
+            "shard_optimizer: there is one worker, which keeps all of the optimizer's state"
+        )
+    elif not engine.kind.broadcasts:
+        servers = ": its servers add up gradients, and send the sums to all workers"
+        able = ", ".join(name for name in kinds.names() if kinds.find(name).broadcasts)
+        raise UserError(
+            f"shard_optimizer is true, but with the engine {engine.name} no worker can send the "
+            f"others what it has updated{servers if engine.kind.has_servers else ''}; take one of "
+            f"{able}, or leave shard_optimizer out"
+        )
+    if model.compiled:
+        check_model(model)

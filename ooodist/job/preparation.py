@@ -115,7 +115,11 @@ def set_up(config: Config, engine: Engine) -> PreparedJob:
     best_weights: Sequence[np.ndarray | None] | None = None
     if source is not None:
         if config.parallel is None:
-            best_weights = resume.restore(engine, source, model)
+            if model.ooodist.strategy.has_whole_optimizer:
+                best_weights = resume.restore(engine, source, model)
+            else:
+                model.ooodist.strategy.broadcast_weights()  # now each rank has its part
+                best_weights = resume.restore_own(engine, source, model)
             resume.restore_rank_state(engine, source, model.ooodist.strategy.inner.rank_state)
         logger.info("resuming after %s from %s", source.state.where(), source.file)
     model.ooodist.begin_batches(data.train.element_spec)

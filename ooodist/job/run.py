@@ -357,8 +357,8 @@ def _saver(
     rank_state = job.model.ooodist.strategy.inner.rank_state
     place = (job.folder, config.keep, job.engine, copying)
     saver: SaveWhole | SaveParts = SaveWhole(*place, rank_state)
-    if parallel is not None:
-        saver = SaveParts(*place, job.model.ooodist.strategy.inner.writers)
+    if not job.model.ooodist.strategy.has_whole_optimizer:
+        saver = SaveParts(*place, job.model.ooodist.strategy.inner.writers, rank_state)
     in_background = config.background
     if in_background is None:  # the copies would need more memory than the ranks may have
         in_background = parallel is None or parallel.memory_bytes is None

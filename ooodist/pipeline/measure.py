@@ -14,7 +14,6 @@ from ooodist.compat.keras_deferred import has_value
 from ooodist.engines.devices import seconds_of, wait_for_gpu
 from ooodist.graph.ops import num_bytes
 from ooodist.pipeline.batches import BatchSplitter
-from ooodist.pipeline.layers.state import optimizer_bytes, state_bytes
 from ooodist.pipeline.runtime.boundary import TensorBoundary
 from ooodist.planner.pipeline.actions import (
     FORWARD,
@@ -28,6 +27,7 @@ from ooodist.planner.pipeline.actions import (
 from ooodist.planner.pipeline.costs import RECEIVES_AHEAD, StageCost
 from ooodist.planner.pipeline.simulate import MeasuredRun
 from ooodist.profiler.state import preserved
+from ooodist.step.sharding.state import optimizer_bytes, state_bytes
 
 if TYPE_CHECKING:  # they import MPI, which measuring layers does not need
     from ooodist.pipeline.runtime.gradients import Gradients

@@ -41,6 +41,7 @@ from ooodist.step.execution import Batch, Run
 from ooodist.step.finiteness.skipping import changed_by_forward
 from ooodist.step.optimizer import without_scaling
 from ooodist.trainer.strategy import Strategy
+from ooodist.trainer.writers import refuse_swapping
 from ooodist.util.patience import LEAST_SECONDS, Patience
 
 SCHEDULE_NAME = "schedule.csv"
@@ -82,7 +83,7 @@ class Pipeline(Strategy):
         holding: the variables that each rank has.
     """
 
-    has_whole_model = False
+    has_whole_model = has_whole_optimizer = False
     evaluates_in_stages = True
 
     def __init__(
@@ -198,15 +199,8 @@ class Pipeline(Strategy):
         )
 
     def check_callbacks(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
-        for callback in callbacks:
-            if self.parallel.shard_optimizer and isinstance(
-                callback, keras.callbacks.SwapEMAWeights
-            ):
-                raise UserError(
-                    "SwapEMAWeights swaps weights and their averages, but with "
-                    "parallel.shard_optimizer the averages of a weight are on one of the ranks "
-                    "that have it; leave the one or the other out"
-                )
+        if self.parallel.shard_optimizer:
+            refuse_swapping(callbacks, "parallel.shard_optimizer")
 
     def write_plan(self, folder: Path) -> None:
         write_schedule(self.fastest, folder / SCHEDULE_NAME)

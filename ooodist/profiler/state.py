@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ooodist.compat.keras_deferred import has_value
 from ooodist.compat.tensorflow_graph import handle_of, variables_of
 from ooodist.step.optimizer import optimizers_of
 
@@ -23,6 +24,7 @@ def all_variables(model: keras.Model, graph: Any) -> list[tf.Variable]:
     """
     held = [*model.variables, *model.metrics_variables]
     held += [variable for optimizer in optimizers_of(model) for variable in optimizer.variables]
+    held = [variable for variable in held if has_value(variable)]  # other ranks may have it
     plain = [v.value if isinstance(v, keras.Variable) else v for v in held]
     return list({id(handle_of(v)): v for v in (*plain, *variables_of(graph))}.values())
 

@@ -53,6 +53,11 @@ REFUSED: Mapping[tuple[str, str], str] = {
     ("jit_compile", "skip"): _XLA,
     ("jit_compile", "elastic"): _XLA,
     ("jit_compile", "features"): _XLA,
+    ("jit_compile", "shard_optimizer"): _XLA,
+    ("elastic", "shard_optimizer"): "what a worker keeps would change with the selection; leave "
+    "one of them out",
+    ("shard_optimizer", "pipeline"): "the pipelines of a job divide the optimizer among each other "
+    "with parallel.shard_optimizer; set that",
     ("features", "pipeline"): _PIPELINE,
     ("order", "pipeline"): _PIPELINE,
     ("exchange", "pipeline"): _PIPELINE,
@@ -72,8 +77,8 @@ class Training:
         k: of the order ``first_k``.
         plan_file: the file of a plan, if it is not read yet.
         features: :class:`ooodist.Feature` objects, whose gradients each gets in turn.
-        steps_per_execution, accumulate, exchange, planning, parallel, elastic, on_nan, jit_compile:
-            see the reference of job files.
+        steps_per_execution, accumulate, exchange, planning, parallel, elastic, shard_optimizer,
+            on_nan, jit_compile: see the reference of job files.
 
     Raises:
         UserError: a value is none of those allowed, or two do not go together (``REFUSED``).
@@ -88,6 +93,7 @@ class Training:
     planning: PlanningConfig = PlanningConfig()
     parallel: ParallelConfig | None = None
     elastic: ElasticConfig | None = None
+    shard_optimizer: bool = False
     features: tuple[Any, ...] = ()
     on_nan: OnNan = "stop"
     jit_compile: JitCompile = None
@@ -147,7 +153,7 @@ class Training:
     @property
     def may_compile(self) -> bool:
         """Whether XLA may compile the steps, as nothing is asked for that keeps it from that."""
-        against = {"order", "accumulate", "skip", "elastic", "features"}
+        against = {"order", "accumulate", "skip", "elastic", "features", "shard_optimizer"}
         return not against & self.given().keys()
 
     @property
@@ -203,6 +209,7 @@ class Training:
             "skip": (self.on_nan == "skip", "on_nan is skip"),
             "features": (bool(self.features), f"features are {', '.join(names)}"),
             "elastic": (self.elastic is not None, "elastic trains some of the weights"),
+            "shard_optimizer": (self.shard_optimizer, "shard_optimizer is true"),
             "jit_compile": (bool(self.jit_compile), f"jit_compile is {self.jit_compile}"),
             "pipeline": (self.parallel is not None, "parallel is given"),
         }

@@ -39,6 +39,7 @@ from ooodist.planner.data_parallel.plan import Plan
 from ooodist.step.backward import OrderedBackward, variable_names
 from ooodist.step.exchange import Summed
 from ooodist.step.optimizer import apply, in_cross_replica_context, replaced_apply
+from ooodist.step.sharding.sharded import ShardedOptimizer
 
 logger = logging.getLogger("ooodist")
 
@@ -102,6 +103,7 @@ class CarriedUpdates:
         model: compiled and built, its optimizer too.
         backward: carries out a plan that says what is carried.
         updating: makes a context that is entered around updates while they are traced.
+        sharded: gives all ranks what each updates; None: each updates all weights.
 
     Attributes:
         names: names of the carried weights.
@@ -115,6 +117,7 @@ class CarriedUpdates:
         model: keras.Model,
         backward: OrderedBackward,
         updating: Callable[[], AbstractContextManager[None]],
+        sharded: ShardedOptimizer | None = None,
     ) -> None:
         assert backward.plan is not None
         weights = model.trainable_variables
@@ -134,6 +137,7 @@ class CarriedUpdates:
             self._rate_then = tf.Variable(model.optimizer.learning_rate, trainable=False)
         self._backward = backward
         self._updating = updating
+        self._sharded = sharded
         self._weights = {name: known[name] for name in self.names}
         # A gradient has the shape and dtype of its weight.
         self._gradients = {
@@ -232,6 +236,9 @@ class CarriedUpdates:
                 update()
             else:
                 tf.cond(if_there, update, lambda: None)
+        if self._sharded is not None:
+            totals = {name: each.total for each in sums for name in each.exchange.weights}
+            self._sharded.share(self.names, totals)
         return sums
 
     def _update(self, group: Sequence[str], sums: Sequence[Summed]) -> None:

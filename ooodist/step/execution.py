@@ -38,6 +38,7 @@ from ooodist.step.finiteness.loss_scaling import EarlyVerdict, can_be_early
 from ooodist.step.finiteness.skipping import Skipping
 from ooodist.step.notices import Notices
 from ooodist.step.optimizer import not_updating, scaling_parts, updating_one_by_one
+from ooodist.step.sharding.sharded import ShardedOptimizer
 from ooodist.step.tape import watch_gradients
 
 logger = logging.getLogger("ooodist")
@@ -64,6 +65,7 @@ class Execution:
             they leave nothing.
         element_spec: returns the ``element_spec`` of what the next batches are read from, whose
             shapes steps are traced with, as Keras does; None, or returns it: those of the batches.
+        sharded: gives all ranks what each updates; None: each updates all weights.
 
     Raises:
         UserError: ``accumulate`` > 1 with a custom ``train_step``, which may do anything with its
@@ -82,6 +84,7 @@ class Execution:
         compiled: bool = False,
         carrying: Carrying | None = None,
         element_spec: Callable[[], Any] | None = None,
+        sharded: ShardedOptimizer | None = None,
     ) -> None:
         if accumulate > 1 and type(model).train_step is not keras.Model.train_step:
             raise UserError(
@@ -96,6 +99,7 @@ class Execution:
         self._features = features
         self._carrying = carrying
         self._compiled = CompiledStep(model, backward, self._train_step) if compiled else None
+        self._sharded = sharded
         self._element_spec = element_spec or (lambda: None)
         self._carried: CarriedUpdates | None = None  # made before the first call
         self._verdict: EarlyVerdict | None = None  # made when it is first traced
@@ -168,7 +172,7 @@ class Execution:
         if self._carrying is None or plan is None or not self._carrying.carries(plan):
             return None
         if self._carried is None:
-            self._carried = CarriedUpdates(self.model, self.backward, self._updating)
+            self._carried = CarriedUpdates(self.model, self.backward, self._updating, self._sharded)
         return self._carried
 
     def _run(
@@ -218,6 +222,7 @@ class Execution:
         Some updates are left to the next call if ``leaving`` says so.
         """
         held: list[Gradient] = []
+        arrived: dict[str, Gradient] = {}
         gradients_seen = False
 
         def hold(_target: Any, _seeds: Any, gradients: Sequence[Gradient], _v: Any) -> list[Any]:
@@ -242,6 +247,7 @@ class Execution:
                 self._verdict.look_at(gradients)
             carried = () if leaving is None else leaving.names
             result = self.backward(target, seeds, gradients, variables, carried)
+            arrived.update(zip(names, result, strict=True))
             if self._sees_gradients:
                 self._sums.add(step, names, gradients)
             return result
@@ -262,6 +268,9 @@ class Execution:
                 if self.backward.selected is not None:  # Keras takes None for a mistake
                     warnings.filterwarnings("ignore", "Gradients do not exist for variables")
                 logs = self._train_step(batches[-1])
+        if self._sharded is not None:
+            left = () if leaving is None else leaving.names
+            self._sharded.share(arrived.keys() - set(left), arrived)
         if skipping is not None and type(self.model).train_step is keras.Model.train_step:
             logs = self.model.get_metrics_result()  # without a step that was left out
         if self.model.trainable_variables and not gradients_seen:

@@ -61,17 +61,25 @@ class RankState:
         start = f"{owner}/"
         return {key[len(start) :]: v for key, v in found.items() if key.startswith(start)}
 
+    def own(self) -> dict[str, np.ndarray]:
+        """The values of all of this rank's variables, by ``owner/name``; the same keys on all
+        ranks, as these have traced the same steps."""
+        return {
+            f"{owner}/{name}": value
+            for owner in sorted(self._owners)
+            for name, value in self.values(owner).items()
+        }
+
     def gathered(self, engine: Engine) -> dict[str, np.ndarray]:
         """The values of all ranks, by ``owner/name`` and then by rank; all ranks call it.
 
         Rank 0 alone has them: the others would need the memory.
         """
         found = {}
-        for owner in sorted(self._owners):
-            for name, own in self.values(owner).items():  # all ranks have traced the same steps
-                by_rank = [own, *(engine.broadcast([own], r)[0] for r in range(1, engine.size))]
-                if engine.rank == 0:
-                    found[f"{owner}/{name}"] = np.stack(by_rank)
+        for key, own in self.own().items():
+            by_rank = [own, *(engine.broadcast([own], r)[0] for r in range(1, engine.size))]
+            if engine.rank == 0:
+                found[key] = np.stack(by_rank)
         return found
 
     def restore(self, by_rank: Mapping[str, np.ndarray], engine: Engine) -> None:

@@ -16,30 +16,29 @@ from ooodist.step.optimizer import optimizers_of
 
 
 def broadcast_weights(engine: Engine, model: keras.Model) -> None:
-    """Broadcasts rank 0's weights and optimizer state to every rank.
-
-    The state of random generators (dropout) is left alone: ranks draw different numbers.
-    """
-    broadcast_variables(engine, _alike_on_all(model))
+    """Broadcasts rank 0's weights and optimizer state to every rank."""
+    broadcast_variables(engine, alike_on_all(model))
 
 
-def follow_rank_0(engine: Engine, model: keras.Model, *, with_optimizer: bool) -> bool:
-    """Broadcasts those of rank 0's weights that are others on some rank; returns whether any is.
+def follow_rank_0(engine: Engine, variables: Sequence[Any]) -> bool:
+    """Broadcasts those of rank 0's values that are others on some rank; returns whether any is.
 
     Args:
-        with_optimizer: and the optimizer's state.
+        variables: Keras or TensorFlow variables, the same ones in the same order on every rank.
     """
     if engine.size == 1:
         return False
-    variables = _alike_on_all(model, with_optimizer=with_optimizer)
     agree_on_names(engine, variables)
     different = that_differ(engine, variables)
     broadcast_variables(engine, different)
     return bool(different)
 
 
-def _alike_on_all(model: keras.Model, *, with_optimizer: bool = True) -> list[Any]:
-    """The variables that all ranks begin with: all but the state of random generators."""
+def alike_on_all(model: keras.Model, *, with_optimizer: bool = True) -> list[Any]:
+    """The variables that all ranks begin with: weights, and the optimizer's state if wanted.
+
+    The state of random generators (dropout) is not among them: ranks draw different numbers.
+    """
     optimizers = optimizers_of(model) if with_optimizer else []
     found = [*model.variables, *(v for o in optimizers for v in o.variables)]
     return list({id(v): v for v in found if not is_random_state(v)}.values())

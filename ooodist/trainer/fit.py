@@ -272,7 +272,9 @@ class DistributedFit:
             self.strategy.left = total
             self._take_over_settings()
             self._alike = False
-            return self._plain_fit(**given, callbacks=callbacks)
+            history: keras.callbacks.History = self._plain_fit(**given, callbacks=callbacks)
+        self.strategy.end_fit()
+        return history
 
     @contextlib.contextmanager
     def _carrying(self, callbacks: list[keras.callbacks.Callback]) -> Iterator[None]:
@@ -335,7 +337,7 @@ class DistributedFit:
             if isinstance(given, keras.callbacks.CallbackList):
                 raise UserError("callbacks is a keras.callbacks.CallbackList; give a plain list")
             callbacks = self.check_callbacks(given)
-            if not self.strategy.has_whole_model:
+            if not self.strategy.has_whole_optimizer:
                 writers.check_saves_at_ends_of_epochs(callbacks)
         callbacks, following = on_all_ranks(callbacks, self.strategy)
         callbacks = writers.on_this_rank(callbacks, self.strategy)
@@ -394,7 +396,8 @@ def whole(model: keras.Model) -> AbstractContextManager[None]:
     """Gives all ranks the whole model in a block, to save it or to look at its weights.
 
     All ranks enter the block. In a pipeline each rank has the weights and the optimizer state of
-    its own stages alone otherwise; elsewhere the block changes nothing::
+    its own stages alone otherwise, and with ``shard_optimizer`` a part of the optimizer's state
+    (all of it on rank 0 after ``fit``); elsewhere the block changes nothing::
 
         with ooodist.whole(model):
             if ooodist.rank() == 0:
@@ -412,7 +415,7 @@ def whole(model: keras.Model) -> AbstractContextManager[None]:
             "is whole as it is"
         )
     strategy: Strategy = model.ooodist.strategy
-    if not strategy.has_whole_model:
+    if not strategy.has_whole_optimizer:
         meet(strategy.engine, "ooodist.whole")
     return strategy.whole()
 

@@ -1,7 +1,8 @@
 """Resumes from a checkpoint, of either form.
 
-Where each rank has the whole model, rank 0 reads it, and the other ranks get it through the engine;
-so it may be on a disk that only rank 0's host has. In a pipeline, each rank reads what it needs.
+Where each rank has the whole model and optimizer, rank 0 reads it, and the other ranks get it
+through the engine; so it may be on a disk that only rank 0's host has. Elsewhere each rank reads
+what it needs.
 """
 
 from __future__ import annotations
@@ -236,22 +237,26 @@ def _load(source: Source, model: keras.Model) -> list[np.ndarray] | None:
 def restore_rank_state(engine: Engine, source: Source, rank_state: RankState) -> None:
     """Restores on every rank what its steps kept for themselves."""
     by_rank: dict[str, np.ndarray] = {}
-    if engine.rank == 0 and not source.file.is_dir():
-        by_rank = keras_file.read_rank_state(source.file)
+    with engine.agreed():
+        if engine.rank == 0 and source.file.is_dir():
+            with Parts(source.file) as parts:
+                by_rank = parts.read_rank_state()
+        elif engine.rank == 0:
+            by_rank = keras_file.read_rank_state(source.file)
     rank_state.restore(by_rank, engine)
 
 
 def restore_own(
     engine: Engine, source: Source, model: keras.Model
 ) -> list[np.ndarray | None] | None:
-    """Loads a checkpoint, of either form, into a pipeline: each rank reads what it has.
+    """Loads a checkpoint, of either form, where each rank reads what it has.
 
     The learning rate, unless scheduled, is the job's, not the checkpoint's.
 
     Args:
         engine: the engine that connects the ranks.
         source: the checkpoint; on a disk that all ranks see.
-        model: compiled and built; the stages of the ranks are known.
+        model: compiled and built; it is known which rank has what.
 
     Returns:
         the weights of the best epoch, if the checkpoint has them; None for those that this rank
@@ -266,8 +271,9 @@ def restore_own(
         check_fits(variables, source.state.variables, source.file, by_name=True)
         if not source.file.exists():
             raise UserError(
-                f"rank {engine.rank} does not see the checkpoint {source.file}; in a pipeline each "
-                "rank reads its own part, so put it on a disk that all ranks see"
+                f"rank {engine.rank} does not see the checkpoint {source.file}; in a pipeline, and "
+                "with shard_optimizer, each rank reads its own part, so put it on a disk that all "
+                "ranks see"
             )
         with folders.open_checkpoint(source.file) as saved:
             if saved.num_best:

@@ -69,6 +69,7 @@ class Strategy(ABC):
         left: batches of this fit that are still to be trained on; None if unknown.
         watch: ends the training when gradients or weights are not finite, or as ``on_nan`` says.
         has_whole_model: whether each rank has all weights.
+        has_whole_optimizer: whether each has all of the optimizer's state, too.
         evaluates_in_stages: whether each rank computes only a part of the model in an evaluation,
             too; if not, each evaluates its samples on the whole model, as Keras does.
         is_trying: whether calls are run in alternative ways at present, to find the fastest.
@@ -78,6 +79,7 @@ class Strategy(ABC):
     """
 
     has_whole_model = True
+    has_whole_optimizer = True
     evaluates_in_stages = False
     is_trying = False
     warns_of_jit_compile = True
@@ -164,7 +166,12 @@ class Strategy(ABC):
 
         Raises UserError, on all ranks, if what has changed on some ranks alone cannot be followed.
         """
-        return replicas.follow_rank_0(self.engine, self.model, with_optimizer=with_optimizer)
+        variables = self.alike_on_all(with_optimizer=with_optimizer)
+        return replicas.follow_rank_0(self.engine, variables)
+
+    def alike_on_all(self, *, with_optimizer: bool = True) -> list[Any]:
+        """The variables that have rank 0's values on all ranks when a training begins."""
+        return replicas.alike_on_all(self.model, with_optimizer=with_optimizer)
 
     def whole(
         self, root: int | None = None, *, returns: bool = False
@@ -222,6 +229,9 @@ class Strategy(ABC):
     def end_epoch(self, logs: dict[str, Any]) -> None:  # noqa: B027
         """Called at the end of an epoch, once all ranks are synchronized; may add to the logs."""
 
+    def end_fit(self) -> None:  # noqa: B027
+        """Called at the end of a fit that has not failed, on all ranks."""
+
     def close(self) -> None:  # noqa: B027
         """Ends what runs beside the training; the next fit plans anew."""
 
@@ -256,7 +266,7 @@ class Strategy(ABC):
 
     def broadcast_weights(self) -> None:
         """Gives all ranks rank 0's weights and optimizer state."""
-        replicas.broadcast_weights(self.engine, self.model)
+        replicas.broadcast_variables(self.engine, self.alike_on_all())
 
     @property
     def compiled(self) -> tuple[Any, ...]:

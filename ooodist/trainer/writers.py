@@ -1,6 +1,6 @@
 """Selects which Keras callbacks run on a rank: those that write or report run on rank 0 alone.
 
-Where no rank has the whole model, rank 0 gets it while a callback saves.
+Where no rank has the whole model and optimizer, rank 0 gets them while a callback saves.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def on_this_rank(
         restores = isinstance(callback, keras.callbacks.BackupAndRestore) or (
             isinstance(callback, OfRank0) and callback.restores
         )
-        if saves and not strategy.has_whole_model:
+        if saves and not strategy.has_whole_optimizer:
             on_rank_0 = callback if engine.rank == 0 else None
             own.append(OnWholeModel(on_rank_0, strategy, restores=restores))
         elif engine.rank == 0 or not (stands_in or is_for_rank_0(callback)):
@@ -183,6 +183,15 @@ def check_saves_at_ends_of_epochs(callbacks: Sequence[keras.callbacks.Callback])
         every = getattr(callback, "save_freq", "epoch")
         if isinstance(callback, SAVERS) and every != "epoch":
             raise UserError(
-                f"{type(callback).__name__} has save_freq={every!r}, but in a pipeline rank 0 gets "
-                'all weights at the end of an epoch only; take save_freq="epoch"'
+                f"{type(callback).__name__} has save_freq={every!r}, but rank 0 gets what other "
+                'ranks have at the end of an epoch only; take save_freq="epoch"'
             )
+
+
+def refuse_swapping(callbacks: Sequence[keras.callbacks.Callback], setting: str) -> None:
+    """Raises UserError if a callback needs averages of all weights, which the setting divides."""
+    if any(isinstance(callback, keras.callbacks.SwapEMAWeights) for callback in callbacks):
+        raise UserError(
+            f"SwapEMAWeights swaps weights and their averages, but with {setting} the averages of "
+            "a weight are on one of the ranks that have it; leave the one or the other out"
+        )

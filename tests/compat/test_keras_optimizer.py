@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -97,6 +98,21 @@ def _copy() -> None:
     assert keras_optimizer.rate_or_schedule(optimizer) is schedule
 
 
+def _clipping() -> None:
+    """Some of the weights are updated as among all."""
+    for options in ({"global_clipnorm": 0.1}, {"global_clipnorm": 0.1, "loss_scale_factor": 4.0}):
+        weights = [[keras.Variable([1.0, 2.0]), keras.Variable([3.0])] for _ in range(2)]
+        plain, partly = (keras.optimizers.SGD(1.0, **options) for _ in range(2))
+        partly.build(weights[1])
+        gradients = [tf.constant([0.5, 2.0]), tf.constant([0.25])]
+        plain.apply(gradients, weights[0])
+        with keras_optimizer.clipping_as_of_all(partly, gradients, [1]):
+            partly.apply(gradients[1:], weights[1][1:])
+        np.testing.assert_array_equal(weights[1][0], [1.0, 2.0])
+        np.testing.assert_array_equal(weights[1][1], weights[0][1])
+        assert weights[1][1].numpy() != 3.0
+
+
 CONTRACTS = [
     Contract("Optimizer._learning_rate", "keras", keras_optimizer.rate_or_schedule, _rate),
     Contract("Optimizer._iterations", "keras", keras_optimizer.showing_iterations, _iterations),
@@ -107,6 +123,7 @@ CONTRACTS = [
         keras_optimizer.is_function_of_steps,
         _functions_of_steps,
     ),
+    Contract("Optimizer._clip_gradients", "keras", keras_optimizer.clipping_as_of_all, _clipping),
     Contract("Optimizer.apply", "keras", keras_optimizer.as_at_step, _earlier_step),
     Contract("Optimizer.apply", "keras", keras_optimizer.uncounted, _earlier_step),
     Contract(

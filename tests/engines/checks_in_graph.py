@@ -77,6 +77,31 @@ def check_gathering(engine: Engine) -> None:
         np.testing.assert_array_equal(total, sum(expected))
 
 
+def check_broadcasting(engine: Engine) -> None:
+    """Bits arrive as they are, from each rank, of all dtypes that weights have."""
+    if not engine.kind.broadcasts:
+        return
+    bits = np.array([1, 2**15 - 2, 2**15, 2**16 - 1, 0x7F81, 0, 7, 8], np.uint16)
+    for dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64):
+
+        @tf.function
+        def from_each(tensor):
+            names = [f"broadcast/{dtype.name}/{root}" for root in range(engine.size)]  # noqa: B023
+            empty = engine.broadcast_in_graph(tensor[:0], "broadcast/empty", 0)
+            results = [
+                engine.broadcast_in_graph(tensor, name, root) for root, name in enumerate(names)
+            ]
+            return empty, *results, engine.broadcast_in_graph(tensor, names[0], 0)
+
+        own = tf.constant(np.roll(bits, engine.rank).view(dtype.as_numpy_dtype))
+        for _ in range(3):
+            empty, *results = from_each(own)
+            assert empty.shape == (0,)
+            for number, result in enumerate(results):
+                expected = np.roll(bits, number % engine.size)
+                np.testing.assert_array_equal(result.numpy().view(np.uint16), expected)
+
+
 def check_large(engine: Engine) -> None:
     num_elements = 6_000_011  # 24 MB, which engines split in parts of unlike sizes
     each = [

@@ -37,6 +37,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "features": {"features": (SimpleNamespace(name="noise", refuses={}, summary=str),)},
     "elastic": {"elastic": ElasticConfig()},
     "jit_compile": {"jit_compile": True},
+    "shard_optimizer": {"shard_optimizer": True},
     "pipeline": {"parallel": ParallelConfig(pipeline=2, microbatches=2)},
 }
 

@@ -16,6 +16,7 @@ class Collective(Kind):
     name = "collective"
     engine = "ooodist.engines.collective:CollectiveEngine"
     gathers = True
+    broadcasts = True
     danger = (
         "TensorFlow's server listens on all networks of this machine and asks for no password: "
         "whoever reaches it can run programs as you"

@@ -18,6 +18,7 @@ class Horovod(Kind):
     engine = "ooodist.engines.horovod:HorovodEngine"
     package = "horovod"
     gathers = True
+    broadcasts = True
     fuses = True
     agreement_trips = 2  # between the workers and their coordinator
     heartbeat_variable = "HOROVOD_GLOO_TIMEOUT_SECONDS"

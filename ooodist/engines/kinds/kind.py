@@ -39,6 +39,8 @@ class Kind:
         is_alone: whether it is for a single process.
         runs_pipelines: whether its ranks send each other messages instead of summing in a step.
         gathers: whether it joins the ranks' tensors in a step (``Engine.gather_in_graph``).
+        broadcasts: whether it gives all ranks the tensor of one in a step
+            (``Engine.broadcast_in_graph``).
         has_servers: whether processes that are no workers add up, even for a single worker.
         sends_by_urgency: whether it picks the most urgent of the exchanges that it was given, in
             pieces, so that it is given all at once.
@@ -65,6 +67,7 @@ class Kind:
     is_alone: bool = False
     runs_pipelines: bool = False
     gathers: bool = False
+    broadcasts: bool = False
     has_servers: bool = False
     sends_by_urgency: bool = False
     fuses: bool = False

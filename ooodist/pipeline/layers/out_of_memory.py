@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from ooodist.compat.keras_deferred import has_value
 from ooodist.errors import UserError, brief
-from ooodist.pipeline.layers.state import size_of
+from ooodist.step.sharding.state import size_of
 from ooodist.util.process_memory import lowest_limit, resident_bytes
 
 # Some of TensorFlow's errors are not ResourceExhaustedError; C++ says bad_alloc.

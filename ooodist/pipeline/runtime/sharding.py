@@ -16,42 +16,18 @@ badly: the replica that updates it keeps all of its state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from ooodist.pipeline.layers.state import state_bytes
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.gradients import owners_of
 from ooodist.pipeline.runtime.transport import Message, Transport
 from ooodist.pipeline.stages import Stage
-
-
-def divided(weights: Iterable[tuple[str, int, tuple[int, ...]]], replicas: int) -> dict[str, int]:
-    """Divides weights among replicas: the largest first, to the replica with the fewest bytes.
-
-    Args:
-        weights: the name of each, its bytes, and the positions that have it. All of these keep
-            state of a weight that they share, in the same replica.
-        replicas: number of pipelines.
-
-    Returns:
-        the replica that updates each weight, by name; the same for any order of the weights.
-    """
-    load: dict[tuple[int, int], int] = {}  # bytes, by position and replica
-    found = {}
-    for name, size, positions in sorted(weights, key=lambda weight: (-weight[1], weight[0])):
-        # Of several positions, the one with the most decides, then that with the second most, …
-        loads = [
-            sorted((load.get((position, replica), 0) for position in positions), reverse=True)
-            for replica in range(replicas)
-        ]
-        found[name] = replica = loads.index(min(loads))
-        for position in positions:
-            load[position, replica] = load.get((position, replica), 0) + size
-    return found
+from ooodist.step.sharding.ownership import divided
+from ooodist.step.sharding.state import state_bytes
 
 
 def replicas_that_update(

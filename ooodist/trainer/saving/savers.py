@@ -163,6 +163,7 @@ class SaveParts(Saver):
 
     Args:
         writers: returns which rank writes each variable; see :class:`parallel_write.Writing`.
+        rank_state: what the steps of each rank keep for themselves.
     """
 
     def __init__(
@@ -172,8 +173,10 @@ class SaveParts(Saver):
         engine: Engine,
         copying: Copying | None,
         writers: Callable[[], Mapping[int, int]],
+        rank_state: RankState,
     ) -> None:
         super().__init__(folder, keep, engine, copying)
+        self._rank_state = rank_state
         self._writers = writers
         self._writing: parallel_write.Writing | None = None
         self._first = self._best = Path()
@@ -190,6 +193,7 @@ class SaveParts(Saver):
             wanted.state,
             self._writers(),
             wanted.best_weights,
+            rank_state=self._rank_state.own(),
             copies=copies,
             checks=model.ooodist.strategy.watch.on_nan != "ignore",
         )

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ooodist.pipeline.layers.measure import measure_layers, weight_bytes_by_call
-from ooodist.pipeline.layers.state import size_of
 from ooodist.pipeline.stages import calls_of
+from ooodist.step.sharding.state import size_of
 from tests.pipeline.models import MODELS
 
 SAMPLES, WIDTH = 64, 256

@@ -10,7 +10,7 @@ import pytest
 
 from ooodist.compat.keras_deferred import has_value, made_without_values
 from ooodist.compat.keras_optimizer import unbuilt_copy
-from ooodist.pipeline.layers.state import optimizer_bytes, size_of, state_bytes
+from ooodist.step.sharding.state import optimizer_bytes, size_of, state_bytes
 
 OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
     "sgd": keras.optimizers.SGD,

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooodist.pipeline.runtime.sharding import divided
+from ooodist.step.sharding.ownership import divided
 
 POSITIONS = 3
 SIZES = st.lists(st.integers(0, 1000), max_size=30)
