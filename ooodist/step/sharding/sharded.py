@@ -16,6 +16,7 @@ gradients. Weights are not sliced (see ``ownership.py``).
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any
@@ -42,7 +43,9 @@ from ooodist.step.backward import variable_names
 from ooodist.step.optimizer import optimizer_state_of, without_scaling
 from ooodist.step.replicas import agree_on_names
 from ooodist.step.sharding.ownership import divided
-from ooodist.step.sharding.state import size_of, state_bytes
+from ooodist.step.sharding.state import optimizer_bytes, size_of, state_bytes
+
+logger = logging.getLogger("ooodist")
 
 # Engines hold several copies of what they send and receive: a large weight goes in pieces, of which
 # a few are under way at a time.
@@ -106,7 +109,10 @@ class ShardedOptimizer:
         agree_on_names(engine, [*model.variables, *optimizer.variables])
         self._weights = dict(zip(variable_names(weights), weights, strict=True))
         sizes = state_bytes(model)
+        before = self._rank_of
         self._rank_of = divided([(n, sizes[n], _ALONE) for n in self._weights], engine.size)
+        if self._rank_of != before:
+            self._tell()
         self._state = []
         for variable, name in optimizer_state_of(optimizer, self._weights):
             if name:
@@ -129,6 +135,17 @@ class ShardedOptimizer:
                 initialize(variable)
         self._rank_0_has_all = False
         self._release_others()
+
+    def _tell(self) -> None:
+        """Logs how evenly the state is divided."""
+        num_bytes = optimizer_bytes(self._model)
+        parts = [0] * self._engine.size
+        for name, rank in self._rank_of.items():
+            parts[rank] += num_bytes[name]
+        logger.info(
+            "shard_optimizer: the workers keep %.1f to %.1f MB of the %.1f MB of optimizer state",
+            *(size / 1e6 for size in (min(parts), max(parts), sum(parts))),
+        )
 
     @contextlib.contextmanager
     def whole(self, root: int | None = None, *, returns: bool = False) -> Iterator[None]:

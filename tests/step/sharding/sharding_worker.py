@@ -23,6 +23,7 @@ import keras  # noqa: E402
 
 from ooodist.compat.keras_deferred import has_value  # noqa: E402
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange  # noqa: E402
+from ooodist.settings.sections import PlanningConfig  # noqa: E402
 from tests.workers import check, run  # noqa: E402
 
 layers, optimizers = keras.layers, keras.optimizers
@@ -162,6 +163,35 @@ def so_they_are_if_steps_are_left_out() -> None:
         found.append(whole_state(made))
     assert_same(*found)
     assert all(np.isfinite(value).all() for value in found[0])
+
+
+@check
+def so_they_are_in_other_ways_to_train() -> None:
+    """With a plan that is found here, eagerly, batch by batch, compiled again, in 16 bits."""
+    folder = engine.broadcast_text(tempfile.mkdtemp())
+    planning = PlanningConfig(trial=False, profiles=folder)
+    planned = model(optimizers.Adam(1e-2), shard_optimizer=True, order="planned", planning=planning)
+    assert_same(fitted(model(optimizers.Adam(1e-2))), fitted(planned))
+    assert planned.ooodist.strategy.planned is not None
+    if engine.rank == 0:
+        shutil.rmtree(folder)
+    x, y = data(STEPS * BATCH * engine.size)
+    for precision in ("float32", "bfloat16", "mixed_float16"):
+        found = []
+        for shard_optimizer in (False, True):
+            keras.config.set_dtype_policy(precision)
+            made = model(optimizers.Adam(1e-2), shard_optimizer=shard_optimizer)
+            keras.config.set_dtype_policy("float32")
+            before = made.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
+            made.run_eagerly = precision == "float32"
+            found.append([*map(np.array, before.values()), *fitted(made, epochs=1)])
+            made.compile("adam", made.loss, run_eagerly=made.run_eagerly, jit_compile=False)
+            for batch in range(3):
+                at = slice(BATCH * (batch * engine.size + engine.rank), None)
+                made.train_on_batch(x[at][:BATCH], y[at][:BATCH])
+            with ooodist.whole(made):
+                found[-1] += [v.numpy() for v in made.trainable_weights + made.optimizer.variables]
+        assert_same(*found)
 
 
 class EachBatch(keras.callbacks.Callback):
