@@ -84,11 +84,12 @@ class ShardedOptimizer:
     def __init__(self, model: keras.Model, engine: Engine) -> None:
         self._model = model
         self._engine = engine
+        self._optimizer: keras.optimizers.Optimizer | None = None  # that was divided
         self._weights: dict[str, keras.Variable] = {}  # those that are trained, by name
         self._rank_of: dict[str, int] = {}  # which updates a weight, by its name
         self._state: list[tuple[keras.Variable, int]] = []  # with the rank that keeps it
         self._rank_0_has_all = False
-        self._share_now = tf.function(lambda: self._share(self._weights, {}), autograph=False)
+        self._share_now: Callable[[], None] = lambda: None  # as a step does, between steps
 
     # Who has what
 
@@ -104,6 +105,7 @@ class ShardedOptimizer:
         model, engine = self._model, self._engine
         check_model(model)
         optimizer, weights = model.optimizer, model.trainable_variables
+        self._optimizer = optimizer
         if not optimizer.built:
             build_without_values(optimizer, weights)
         agree_on_names(engine, [*model.variables, *optimizer.variables])
@@ -112,6 +114,7 @@ class ShardedOptimizer:
         before = self._rank_of
         self._rank_of = divided([(n, sizes[n], _ALONE) for n in self._weights], engine.size)
         if self._rank_of != before:
+            self._share_now = tf.function(lambda: self._share(self._weights, {}), autograph=False)
             self._tell()
         self._state = []
         for variable, name in optimizer_state_of(optimizer, self._weights):
@@ -125,10 +128,9 @@ class ShardedOptimizer:
                 )
             elif not has_value(variable):
                 initialize(variable)
-        has = np.array([has_value(variable) for variable, _ in self._state], np.int32)
-        for (variable, owner), is_there in zip(
-            self._state, engine.broadcast([has])[0], strict=True
-        ):
+        own = np.array([has_value(variable) for variable, _ in self._state], np.int32)
+        (of_rank_0,) = engine.broadcast([own])
+        for (variable, owner), is_there in zip(self._state, of_rank_0, strict=True):
             if is_there:
                 self._send(variable, 0, {owner})
             elif owner == engine.rank and not has_value(variable):
@@ -143,14 +145,14 @@ class ShardedOptimizer:
         for name, rank in self._rank_of.items():
             parts[rank] += num_bytes[name]
         logger.info(
-            "shard_optimizer: the workers keep %.1f to %.1f MB of the %.1f MB of optimizer state",
+            "shard_optimizer: the workers keep %.3g to %.3g MB of the %.3g MB of optimizer state",
             *(size / 1e6 for size in (min(parts), max(parts), sum(parts))),
         )
 
     @contextlib.contextmanager
     def whole(self, root: int | None = None, *, returns: bool = False) -> Iterator[None]:
         """Gives ranks all of the optimizer's state in this block; see ``Strategy.whole``."""
-        self._gather(range(self._engine.size) if root is None else (root,))
+        self._gather(set(range(self._engine.size)) if root is None else {root})
         try:
             yield
             if returns:
@@ -162,9 +164,8 @@ class ShardedOptimizer:
 
     def stay_whole_on_rank_0(self) -> None:
         """Gives rank 0 all of the state until :meth:`hold`, so that it may save the model alone."""
-        self._gather((0,))
+        self._gather({0})
         self._rank_0_has_all = True
-        self._train_own()
 
     @property
     def state(self) -> list[tuple[keras.Variable, int]]:
@@ -175,11 +176,12 @@ class ShardedOptimizer:
         """The ranks that have a part of the state between calls."""
         return {owner, 0} if self._rank_0_has_all else {owner}
 
-    def _gather(self, ranks: Collection[int]) -> None:
+    def _gather(self, ranks: set[int]) -> None:
+        """Gives these ranks all of the state; where rank 0 has it all, its values count."""
         for variable, owner in self._state:
             keepers = self._keepers(owner)
-            self._send(variable, min(keepers), set(ranks) - keepers)  # of rank 0, if it has it
-        self._train_own()
+            self._send(variable, min(keepers), ranks - keepers)
+        self._train(all_weights=self._engine.rank in ranks)
 
     def _send(self, variable: keras.Variable, source: int, receivers: Collection[int]) -> None:
         """Sends a value from one rank to others; all ranks call it."""
@@ -198,18 +200,19 @@ class ShardedOptimizer:
         for variable, owner in self._state:
             if self._engine.rank not in self._keepers(owner):
                 release(variable, f"rank {owner}")
-        self._train_own()
+        self._train(all_weights=self._rank_0_has_all and self._engine.rank == 0)
 
-    def _train_own(self) -> None:
-        """Makes the optimizer update the weights of this rank; all, where it has all."""
-        optimizer, rank = without_scaling(self._model.optimizer), self._engine.rank
-        is_whole = all(has_value(variable) for variable, _ in self._state)
-        names = [] if is_whole else [n for n, owner in self._rank_of.items() if owner != rank]
-        others = {id(self._weights[name]) for name in names}
-        train_those_with_values(self._model.optimizer, list(self._weights.values()), others)
+    def _train(self, *, all_weights: bool) -> None:
+        """Makes the optimizer update all weights, as Keras does, or those of this rank."""
+        if self._optimizer is None:
+            return
+        optimizer, rank = without_scaling(self._optimizer), self._engine.rank
+        owners = {} if all_weights else self._rank_of
+        others = {id(self._weights[name]) for name, owner in owners.items() if owner != rank}
+        train_those_with_values(self._optimizer, list(self._weights.values()), others)
         attributes = vars(optimizer)  # set past Keras, which would track what is set
         attributes.pop("apply", None)
-        if is_whole:
+        if all_weights:
             return
         attributes["apply"] = MethodType(self._apply, optimizer)
         if optimizer.use_ema:
@@ -231,13 +234,13 @@ class ShardedOptimizer:
     ) -> None:
         """In place of ``apply`` of the optimizer: updates those of the weights that are this
         rank's, as it would among all."""
-        places = {id(handle_of(weight)): name for name, weight in self._weights.items()}
+        owners = {id(handle_of(self._weights[name])): own for name, own in self._rank_of.items()}
         pairs = [(g, v) for g, v in zip(grads, trainable_variables, strict=True) if g is not None]
         rank = self._engine.rank
         own = [
             index
             for index, (_, variable) in enumerate(pairs)
-            if self._rank_of[places[id(handle_of(variable))]] == rank
+            if owners.get(id(handle_of(variable)), rank) == rank  # Keras refuses unknown ones
         ]
         if not own:
             optimizer.iterations.assign_add(1)  # Keras refuses to update nothing
