@@ -86,8 +86,8 @@ def check_broadcasting(engine: Engine) -> None:
 
         @tf.function
         def from_each(tensor):
-            names = [f"broadcast/{dtype.name}/{root}" for root in range(engine.size)]  # noqa: B023
-            empty = engine.broadcast_in_graph(tensor[:0], "broadcast/empty", 0)
+            names = [f"broadcast/{tensor.dtype.name}/{root}" for root in range(engine.size)]
+            empty = engine.broadcast_in_graph(tensor[:0], f"empty/{tensor.dtype.name}", 0)
             results = [
                 engine.broadcast_in_graph(tensor, name, root) for root, name in enumerate(names)
             ]
