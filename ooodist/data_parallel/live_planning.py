@@ -32,11 +32,9 @@ from ooodist.planner.correction import Observed, correct
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.named import default_plan
 from ooodist.planner.data_parallel.plan import Plan
-from ooodist.planner.data_parallel.search import Limits
+from ooodist.planner.data_parallel.search import Limits, as_sent, costs_as_sent
 from ooodist.planner.data_parallel.search_process import Found, Request, SearchProcess
 from ooodist.planner.data_parallel.simulate import Simulator
-from ooodist.planner.narrowing import all_narrow
-from ooodist.planner.wire import narrowed
 from ooodist.profiler.folder import Profile
 from ooodist.step.execution import Batch
 from ooodist.trainer import live
@@ -163,10 +161,10 @@ class LivePlanning(LiveTrial[Found]):
     def _default_plan(self, costs: StepCosts, network: Network) -> Plan:
         """What the default does, as a plan."""
         limits, steps = self._job.limits(), self._usual.steps
-        if limits.wire is None or limits.only_exposed:
+        if limits.only_exposed:
             return default_plan(costs, network, steps_per_execution=steps)
-        sent = narrowed(costs, network, limits.wire)
-        return all_narrow(default_plan(*sent, steps_per_execution=steps), costs, limits.wire)
+        sent = costs_as_sent(costs, network, limits)
+        return as_sent(default_plan(*sent, steps_per_execution=steps), costs, limits)
 
     # Searches
 

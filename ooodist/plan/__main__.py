@@ -25,6 +25,7 @@ from ooodist.plan.options import (
     DESCRIBED_ENGINES,
     FOLDER_NAME,
     parse,
+    parse_low_rank,
     parse_memory,
     whole_number,
 )
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
             return plan_pipeline.plan_job(options, config)
         output = Path(options.output or Path(config.output) / FOLDER_NAME)
         clusters = _described_clusters(options, config.engine)
-        wire = config.exchange.wire
+        exchange = config.exchange
         config = _config_to_measure(config, is_described=bool(clusters))
     except UserError as error:
         return refused(error)
@@ -70,7 +71,8 @@ def main(arguments: Sequence[str]) -> int:
     rows = config.exchange.rows == "auto"
     subject = Subject(measured.title, profile.costs, profile.model, rows)
     limits = replace(_as_trained(measured.limits, clusters), carrying=options.carried)
-    limits = in_wire(limits, options.wire or wire)
+    rank = parse_low_rank(options.low_rank) or exchange.low_rank
+    limits = in_wire(limits, options.wire or exchange.wire, rank)
     try:
         _plan(subject, clusters or [Cluster(profile.network)], limits, output)
     except UserError as error:
@@ -117,7 +119,7 @@ def _plan_costs(options: argparse.Namespace) -> int:
         max_steps_per_execution=planning.max_steps_per_execution,
         carrying=options.carried,
     )
-    limits = in_wire(limits, options.wire or "float32")
+    limits = in_wire(limits, options.wire or "float32", parse_low_rank(options.low_rank))
     costs = yaml_dataclass.read_file(StepCosts, options.costs, "--costs")
     subject = Subject(options.costs.stem, costs)
     output = Path(options.output or DEFAULT_OUTPUT)

@@ -9,6 +9,7 @@ from pathlib import Path
 from ooodist.engines.kinds import kinds
 from ooodist.engines.kinds.horovod import Horovod
 from ooodist.errors import UserError
+from ooodist.planner.data_parallel.plan import RankSetting
 from ooodist.planner.pipeline.plan import AUTO, NAMES
 from ooodist.util import quantity
 from ooodist.util.program import Parser
@@ -142,6 +143,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "that would be waited for, in float16 (default: the job's exchange.wire)",
     )
     add(
+        "--low-rank",
+        metavar="RANK",
+        help="also find the best plan that sends gradients as two thin matrices: all, of so many "
+        "columns, or (auto) those that would be waited for, of as many as there is time for "
+        "(default: the job's exchange.low_rank)",
+    )
+    add(
         "--carried",
         action="store_true",
         help="also find the best plan that leaves exchanges to the next call, where each layer "
@@ -171,6 +179,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         f"(torch.distributed.pipelining); default: {ALL} with a name",
     )
     return parser.parse_args(arguments)
+
+
+def parse_low_rank(text: str | None) -> RankSetting:
+    """The value of --low-rank. Raises UserError."""
+    if text is None or text == "auto":
+        return None if text is None else "auto"
+    return whole_number(text, "--low-rank", least=1)
 
 
 def parse_memory(text: str) -> int:

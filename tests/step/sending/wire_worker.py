@@ -29,7 +29,12 @@ from ooodist.checkpoint import keras_file  # noqa: E402
 from ooodist.config import job as job_file  # noqa: E402
 from ooodist.job.preparation import set_up  # noqa: E402
 from ooodist.job.run import train  # noqa: E402
-from ooodist.planner.data_parallel.plan import Plan, PlannedExchange  # noqa: E402
+from ooodist.planner.data_parallel.plan import (  # noqa: E402
+    InLowRank,
+    Plan,
+    PlannedExchange,
+)
+from ooodist.settings.sections import PlanningConfig  # noqa: E402
 from ooodist.step.exchange import GradientExchange  # noqa: E402
 from ooodist.step.sending.wire import ErrorFeedback  # noqa: E402
 from tests.workers import check, run  # noqa: E402
@@ -245,6 +250,37 @@ def ranks_end_alike_with_gradients_in_low_rank() -> None:
         residuals = made.ooodist.strategy.rank_state.values("residual")
         assert residuals.keys() == {*KERNELS[:2]}
         assert all(value.any() for value in residuals.values())
+
+
+@check
+def a_plan_in_low_rank_computes_what_low_rank_alone_does() -> None:
+    """Whatever the order: exchanges in a bucket, and each after those before it."""
+    alone = trained(model("adam", low_rank=2))
+    exchanges = tuple(PlannedExchange((name,)) for name in (*BIASES, KERNELS[2]))
+    thin = Plan(
+        "thin",
+        None,
+        (*exchanges, PlannedExchange((KERNELS[0], KERNELS[1]))),
+        credit=1,
+        low_rank=(InLowRank(2, KERNELS[:2]),),
+    )
+    thin = replace(thin, by_urgency=engine.name == "byteps")
+    made = model("adam", order=thin)
+    assert_same(alone, trained(made))
+    exchanged = [exchange.weights for exchange in made.ooodist.strategy.backward.steps[0].exchanges]
+    assert exchanged[-2:] == [KERNELS[:2]] * 2
+    assert len(exchanged) == len(thin.exchanges) + 1
+
+
+@check
+def a_plan_in_low_rank_is_found() -> None:
+    """The smallest models have nothing to gain, but all of it runs."""
+    made = model("adam", order="planned", low_rank=2, planning=PlanningConfig(trial=False))
+    trained(made)
+    (group,) = made.ooodist.strategy.backward.plan.low_rank
+    assert group.rank == 2
+    assert {*group.weights} == {*KERNELS[:2]}
+    assert made.ooodist.strategy.rank_state.values("residual").keys() == {*KERNELS[:2]}
 
 
 @check
