@@ -26,7 +26,7 @@ from ooodist.checkpoint.archive import KerasFile
 from ooodist.checkpoint.parts import MANIFEST_NAME, Parts
 from ooodist.checkpoint.state import State
 from ooodist.errors import UserError
-from ooodist.util.replacing import INCOMPLETE_PREFIX, flush_to_disk
+from ooodist.util.replacing import INCOMPLETE_PREFIX, flush_to_disk, replacing
 
 logger = logging.getLogger("ooodist")
 
@@ -160,28 +160,44 @@ def put_in_place(temporary: Path, folder: Path) -> None:
 
 
 @contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Raises UserError for what cannot be written of a checkpoint in this block."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"checkpoint {path} cannot be written: {error}") from error
+
+
+@contextlib.contextmanager
 def making(folder: Path) -> Iterator[Path]:
     """Yields a new folder that gets its name at the end. Raises UserError if it cannot be made."""
     temporary = incomplete(folder)
     try:
-        temporary.mkdir()
-        yield temporary
-        put_in_place(temporary, folder)
-    except OSError as error:
-        raise UserError(f"checkpoint {folder} cannot be written: {error}") from error
+        with explained(folder):
+            temporary.mkdir()
+            yield temporary
+            put_in_place(temporary, folder)
     finally:
         delete(temporary)
 
 
-def link(source: Path, folder: Path) -> None:
-    """Makes a second checkpoint in parts of the same content, without copying where links work.
+def link(source: Path, target: Path) -> None:
+    """Makes a second checkpoint of the same content, without copying where links work.
 
     The files of a checkpoint never change. Raises UserError if it cannot be made.
     """
-    with making(folder) as temporary:
-        for file in source.iterdir():
-            try:
-                os.link(file, temporary / file.name)
-            except OSError:
-                shutil.copyfile(file, temporary / file.name)
-                flush_to_disk(temporary / file.name)
+    if source.is_dir():
+        with making(target) as folder:
+            for file in source.iterdir():
+                _link(file, folder / file.name)
+    else:
+        with replacing(target, "checkpoint") as temporary:
+            _link(source, temporary)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        flush_to_disk(target)

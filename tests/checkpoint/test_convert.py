@@ -103,7 +103,8 @@ def test_there_and_back(has_best: bool, tmp_path: Path) -> None:
             assert_same(parts.read_best(index), value)
     convert.merge(tmp_path / "parts", tmp_path / "b.keras")
     assert archive.read_state(tmp_path / "b.keras") == archive.read_state(tmp_path / "a.keras")
-    one, other = (keras_file.read_best_weights(tmp_path / f"{n}.keras", model) for n in "ab")
+    with KerasFile(tmp_path / "a.keras") as a, KerasFile(tmp_path / "b.keras") as b:
+        one, other = a.best(), b.best()
     assert (one is None) == (not has_best)
     for mine, theirs in zip(one or (), other or (), strict=True):
         assert_same(mine, theirs)

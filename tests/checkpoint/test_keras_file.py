@@ -19,6 +19,7 @@ import pytest
 
 from ooodist.checkpoint import archive, keras_file
 from ooodist.checkpoint import folder as folders
+from ooodist.checkpoint.archive import KerasFile
 from ooodist.checkpoint.state import State, check_fits
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
@@ -162,13 +163,15 @@ def test_best_weights_travel_in_the_same_file(dtype: str, tmp_path: Path) -> Non
     train(model)
     file = tmp_path / "a.keras"
     keras_file.write(file, model, state_of(model), best)
-    read = keras_file.read_best_weights(file, model)
+    with KerasFile(file) as whole:
+        read = whole.best()
     assert read is not None
     for saved, expected in zip(read, best, strict=True):
         assert saved.dtype == expected.dtype
         np.testing.assert_array_equal(saved, expected)
     keras_file.write(file, model, state_of(model))
-    assert keras_file.read_best_weights(file, model) is None
+    with KerasFile(file) as whole:
+        assert whole.best() is None
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9, 0.999])
@@ -232,8 +235,8 @@ def test_what_is_no_checkpoint_is_refused(model: keras.Model, tmp_path: Path) ->
 
 def test_only_the_newest_are_kept(file: Path) -> None:
     for epoch in (2, 3, 10):
-        keras_file.copy(file, file.parent / folders.file_name(epoch))
-    keras_file.copy(file, file.parent / folders.BEST_NAME)
+        folders.link(file, file.parent / folders.file_name(epoch))
+    folders.link(file, file.parent / folders.BEST_NAME)
     (file.parent / f"{folders.INCOMPLETE_PREFIX}x").touch()
     folders.prune(file.parent, keep=2)
     names = sorted(path.name for path in file.parent.iterdir())
