@@ -23,7 +23,7 @@ from ooodist.checkpoint.parts import MANIFEST_NAME
 from ooodist.checkpoint.state import State
 from ooodist.errors import UserError
 from ooodist.util.addresses import Store, os_errors
-from ooodist.util.replacing import INCOMPLETE_PREFIX, flush_to_disk
+from ooodist.util.replacing import flush_to_disk
 
 logger = logging.getLogger("ooodist")
 
@@ -56,10 +56,9 @@ class Copies(Store):
         Raises UserError if the address cannot be read.
         """
         try:
-            found = [(folders.place_of(name), name) for name, _ in self.listing()]
+            return folders.ordered(name for name, _ in self.listing())
         except OSError as error:
             raise self._unreadable(error) from error
-        return sorted((place, name) for place, name in found if place is not None)
 
     def put(self, path: Path) -> None:
         """Copies a file, or a checkpoint in parts; one of this name is replaced. Raises OSError."""
@@ -75,10 +74,8 @@ class Copies(Store):
         """Deletes all but the ``keep`` newest, best ones that are no longer the best, and what a
         killed job left incomplete. Raises OSError."""
         names = [name for name, _ in self.listing()]
-        places = sorted((place, name) for name in names if (place := folders.place_of(name)))
         best = sorted(name for name in names if name.startswith("best-epoch-"))
-        left = [name for name in names if name.startswith(INCOMPLETE_PREFIX)]
-        for name in (*(name for _, name in places[:-keep]), *best[:-1], *left):
+        for name in (*folders.expired(names, keep), *best[:-1]):
             with contextlib.suppress(FileNotFoundError), os_errors():
                 self.files.rm(f"{self.root}/{name}", recursive=True)
 

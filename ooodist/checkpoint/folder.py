@@ -18,7 +18,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from ooodist.checkpoint import archive
@@ -60,12 +60,16 @@ def place_of(name: str) -> Place | None:
     return None if match is None else (int(match[1]), int(match[2] or 0))
 
 
+def ordered(names: Iterable[str]) -> list[tuple[Place, str]]:
+    """Those of the names that are of checkpoints, with their places, oldest first."""
+    found = ((place_of(name), name) for name in names)
+    return sorted((place, name) for place, name in found if place is not None)
+
+
 def checkpoints(folder: Path) -> list[tuple[Place, Path]]:
     """The checkpoints in ``folder`` with their places, whole or damaged, oldest first."""
-    if not folder.is_dir():
-        return []
-    found = [(place_of(path.name), path) for path in folder.iterdir()]
-    return sorted((place, path) for place, path in found if place is not None)
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return [(place, folder / name) for place, name in ordered(names)]
 
 
 def best_in(folder: Path) -> Path | None:
@@ -119,12 +123,16 @@ def latest(
     raise UserError(f"{option}: there is no checkpoint{damaged} in {folder}; {way_out}")
 
 
+def expired(names: Collection[str], keep: int) -> list[str]:
+    """All checkpoints but the ``keep`` newest, and what killed runs left incomplete."""
+    left = [name for name in names if name.startswith(INCOMPLETE_PREFIX)]
+    return [*(name for _, name in ordered(names)[:-keep]), *left]
+
+
 def prune(folder: Path, keep: int) -> None:
-    """Deletes all checkpoints but the ``keep`` newest, and what killed runs left incomplete."""
-    for _, path in checkpoints(folder)[:-keep]:
-        delete(path)
-    for path in folder.glob(f"{INCOMPLETE_PREFIX}*"):
-        delete(path)
+    """Deletes what has :func:`expired`."""
+    for name in expired([path.name for path in folder.iterdir()], keep):
+        delete(folder / name)
 
 
 def prune_best(folder: Path, keep: Path) -> None:
