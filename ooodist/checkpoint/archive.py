@@ -215,43 +215,34 @@ def _layout(weights: h5py.File) -> tuple[dict[str, str], list[str]]:
     return groups, places
 
 
-class _Window(io.RawIOBase):
+class _Window(io.FileIO):
     """A member of a zip archive as a file; zipfile's own goes back only by starting anew."""
 
     def __init__(self, file: Path, info: zipfile.ZipInfo) -> None:
-        super().__init__()
-        self._file = file.open("rb")
-        self._file.seek(info.header_offset)
-        header = self._file.read(30)
+        super().__init__(file)
+        super().seek(info.header_offset)
+        header = super().read(30)
         lengths = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
         self._start = info.header_offset + 30 + sum(lengths)  # behind its name and extra fields
-        self._size = info.file_size
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
+        self._end = self._start + info.file_size
+        self.seek(0)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = base + offset
-        return self._position
+        base = {io.SEEK_SET: self._start, io.SEEK_CUR: super().tell(), io.SEEK_END: self._end}
+        return super().seek(base[whence] + offset) - self._start
 
     def tell(self) -> int:
-        return self._position
+        return super().tell() - self._start
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        left = max(0, self._size - self._position)
-        self._file.seek(self._start + self._position)
-        number = self._file.readinto(memoryview(buffer)[:left])
-        self._position += number
-        return number
+        return super().readinto(memoryview(buffer)[: self._left()])
 
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+    def read(self, size: int | None = -1) -> bytes:
+        left = self._left()
+        return super().read(left if size is None or size < 0 else min(size, left))
+
+    def _left(self) -> int:
+        return max(0, self._end - super().tell())
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from pathlib import Path
 
 from ooodist.checkpoint import folder as folders
@@ -23,7 +22,7 @@ from ooodist.checkpoint.parts import MANIFEST_NAME
 from ooodist.checkpoint.state import State
 from ooodist.errors import UserError
 from ooodist.util.addresses import Store, os_errors
-from ooodist.util.replacing import flush_to_disk
+from ooodist.util.replacing import delete, incomplete, put_in_place
 
 logger = logging.getLogger("ooodist")
 
@@ -87,15 +86,11 @@ class Copies(Store):
         found = self.checkpoints()
         for _, name in reversed(found):
             path = folder / name
-            temporary = folders.incomplete(path)
+            temporary = incomplete(path)
             try:
                 self._get(name, temporary)
                 state = folders.read_state(temporary)
-                if temporary.is_dir():
-                    folders.put_in_place(temporary, path)
-                else:
-                    os.replace(temporary, path)
-                    flush_to_disk(folder)
+                put_in_place(temporary, path)
             except UserError as error:
                 logger.warning("%s/%s: %s: looking for an earlier one", self.address, name, error)
             except OSError as error:
@@ -103,7 +98,7 @@ class Copies(Store):
             else:
                 return path, state
             finally:
-                folders.delete(temporary)
+                delete(temporary)
         damaged = " that is whole" if found else ""
         raise UserError(
             f"{self._option}: there is no checkpoint{damaged} in {self.address}; check the address"

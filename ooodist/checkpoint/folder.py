@@ -1,4 +1,4 @@
-"""The checkpoints in the output folder of a job, in both forms, and the safe making of folders.
+"""The checkpoints in the output folder of a job, in both forms.
 
 ::
 
@@ -16,7 +16,6 @@ import contextlib
 import logging
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -26,7 +25,7 @@ from ooodist.checkpoint.archive import KerasFile
 from ooodist.checkpoint.parts import MANIFEST_NAME, Parts
 from ooodist.checkpoint.state import State
 from ooodist.errors import UserError
-from ooodist.util.replacing import INCOMPLETE_PREFIX, flush_to_disk, replacing
+from ooodist.util.replacing import INCOMPLETE_PREFIX, delete, flush_to_disk, replacing
 
 logger = logging.getLogger("ooodist")
 
@@ -142,51 +141,12 @@ def prune_best(folder: Path, keep: Path) -> None:
             delete(path)
 
 
-def delete(path: Path) -> None:
-    """Deletes a file or folder; a folder is at no time there in part under its name."""
-    if not path.is_dir():
-        path.unlink(missing_ok=True)
-        return
-    if not path.name.startswith(INCOMPLETE_PREFIX):
-        path = path.rename(incomplete(path))
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def incomplete(path: Path) -> Path:
-    """A new path beside ``path``, of something that is not complete."""
-    return path.with_name(f"{INCOMPLETE_PREFIX}{secrets.token_hex(8)}")
-
-
-def put_in_place(temporary: Path, folder: Path) -> None:
-    """Gives a complete folder its name; one of this name is deleted then. Raises OSError."""
-    flush_to_disk(temporary)
-    before = folder.rename(incomplete(folder)) if folder.exists() else None
-    temporary.rename(folder)
-    flush_to_disk(folder.parent)
-    if before is not None:
-        delete(before)
-
-
-@contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Raises UserError for what cannot be written of a checkpoint in this block."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"checkpoint {path} cannot be written: {error}") from error
-
-
 @contextlib.contextmanager
 def making(folder: Path) -> Iterator[Path]:
     """Yields a new folder that gets its name at the end. Raises UserError if it cannot be made."""
-    temporary = incomplete(folder)
-    try:
-        with explained(folder):
-            temporary.mkdir()
-            yield temporary
-            put_in_place(temporary, folder)
-    finally:
-        delete(temporary)
+    with replacing(folder, "checkpoint") as temporary:
+        temporary.mkdir()
+        yield temporary
 
 
 def link(source: Path, target: Path) -> None:
@@ -194,13 +154,13 @@ def link(source: Path, target: Path) -> None:
 
     The files of a checkpoint never change. Raises UserError if it cannot be made.
     """
-    if source.is_dir():
-        with making(target) as folder:
-            for file in source.iterdir():
-                _link(file, folder / file.name)
-    else:
+    if not source.is_dir():
         with replacing(target, "checkpoint") as temporary:
             _link(source, temporary)
+        return
+    with making(target) as temporary:
+        for file in source.iterdir():
+            _link(file, temporary / file.name)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ooodist.checkpoint import folder as folders
 from ooodist.checkpoint import parts
 from ooodist.checkpoint.arrays import Entry
 from ooodist.checkpoint.content import Content
-from ooodist.checkpoint.folder import explained
 from ooodist.checkpoint.keras_file import ModelContent
 from ooodist.checkpoint.state import State
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
+from ooodist.util.replacing import delete, incomplete, put_in_place
 
 if TYPE_CHECKING:
     import keras
@@ -86,9 +85,9 @@ class Writing:
         self._folder = folder
         self._content = content
         self._written: list[parts.Written] = []
-        self._temporary = Path(engine.broadcast_text(str(folders.incomplete(folder))))
+        self._temporary = Path(engine.broadcast_text(str(incomplete(folder))))
         with self._discarding_what_fails():
-            with engine.agreed(), explained(folder):
+            with engine.agreed(), _explained(folder):
                 if engine.rank == 0:
                     self._temporary.mkdir()
             with engine.agreed():
@@ -100,7 +99,7 @@ class Writing:
 
     def write_part(self) -> None:
         """Writes what this rank has. Raises UserError if it cannot, or a weight is not finite."""
-        with explained(self._folder):
+        with _explained(self._folder):
             self._written = parts.write_part(self._temporary, self._engine.rank, self._content)
 
     @contextlib.contextmanager
@@ -117,7 +116,7 @@ class Writing:
                 yield
             plain = json.dumps(yaml_dataclass.plain(self._written))
             texts = [engine.broadcast_text(plain, root) for root in range(engine.size)]
-            with engine.agreed(), explained(self._folder):
+            with engine.agreed(), _explained(self._folder):
                 if engine.rank == 0:
                     self._complete(texts)
 
@@ -127,7 +126,7 @@ class Writing:
             yield
         except BaseException:
             if self._engine.rank == 0:
-                folders.delete(self._temporary)
+                delete(self._temporary)
             raise
 
     def _complete(self, texts: Sequence[str]) -> None:
@@ -142,4 +141,13 @@ class Writing:
                 )
             written += [(kind, key, yaml_dataclass.read(Entry, entry)) for kind, key, entry in own]
         parts.complete(self._temporary, self._content, written)
-        folders.put_in_place(self._temporary, self._folder)
+        put_in_place(self._temporary, self._folder)
+
+
+@contextlib.contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Raises UserError for what cannot be written in this block."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"checkpoint {folder} cannot be written: {error}") from error

@@ -71,7 +71,7 @@ from ooodist.util.program import (
     print_error,
     refused,
 )
-from ooodist.util.replacing import INCOMPLETE_PREFIX
+from ooodist.util.replacing import INCOMPLETE_PREFIX, delete
 
 logger = logging.getLogger("ooodist")
 
@@ -292,7 +292,7 @@ def _save_model(job: PreparedJob, best: Best | None) -> None:
         if job.engine.rank == 0:
             if averaged is not None:
                 convert.merge(averaged, file)
-                folders.delete(averaged)
+                delete(averaged)
             elif last.is_dir():
                 restored = best is not None and best.restore_best_weights
                 convert.merge(last, file, best=restored)
