@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ooodist.checkpoint import archive
 from ooodist.checkpoint.content import ASSETS, BEST, EXTRAS, VARIABLES, Content, Item
 from ooodist.checkpoint.state import State, Variable
 from ooodist.compat.keras_saving import Layout, configuration, layout_of
@@ -42,17 +41,6 @@ def variables_of(model: keras.Model, layout: Layout | None = None) -> tuple[Vari
 def fingerprint(model: keras.Model) -> str:
     """The SHA-256 of the values of all variables that a checkpoint keeps."""
     return hex_digest(each.numpy().tobytes() for each in kept(model))
-
-
-def write(
-    file: Path,
-    model: keras.Model,
-    state: State,
-    best_weights: Sequence[Any] | None = None,
-    by_rank: Mapping[str, np.ndarray] | None = None,
-) -> None:
-    """Writes a Keras file of a model as it is now; see :class:`ModelContent`. Raises UserError."""
-    archive.write(file, ModelContent(model, state, best_weights, by_rank))
 
 
 class ModelContent(Content):

@@ -12,9 +12,10 @@ import keras
 import numpy as np
 import pytest
 
-from ooodist.checkpoint import archive, keras_file
+from ooodist.checkpoint import archive
 from ooodist.checkpoint.archive import KerasFile
 from ooodist.checkpoint.content import EXTRAS
+from ooodist.checkpoint.keras_file import ModelContent
 from ooodist.errors import UserError
 from tests.checkpoint.examples import assert_same, make_model, state_of, values_of
 
@@ -27,7 +28,9 @@ def model(request: pytest.FixtureRequest) -> keras.Model:
 @pytest.fixture
 def file(model: keras.Model, tmp_path: Path) -> Path:
     file = tmp_path / "a.keras"
-    keras_file.write(file, model, state_of(), [weight.numpy() for weight in model.weights])
+    archive.write(
+        file, ModelContent(model, state_of(), [weight.numpy() for weight in model.weights])
+    )
     return file
 
 
