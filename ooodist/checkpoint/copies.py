@@ -6,8 +6,8 @@
     s3://bucket/digits/best.keras
     s3://bucket/digits/.incomplete-8d1f...            being written, or left by a killed job
 
-One job writes to a place. A file gets its name once it is complete. A checkpoint in parts is
-complete once it has its manifest, which is copied last.
+One job writes to a place. A file gets its name once it is complete, and on disk. A checkpoint in
+parts is complete once it has its manifest, which is copied last.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class Copies(Store):
                 return
             temporary = self.incomplete_path()
             self.files.put_file(str(path), temporary)
+            self.flush(temporary)
             self.files.mv(temporary, f"{self.root}/{path.name}")
 
     def prune(self, keep: int) -> None:
@@ -111,6 +112,7 @@ class Copies(Store):
         self.files.makedirs(target, exist_ok=True)
         for file in sorted(path.iterdir(), key=lambda file: file.name == MANIFEST_NAME):
             self.files.put_file(str(file), f"{target}/{file.name}")
+            self.flush(f"{target}/{file.name}")
 
     def _get(self, name: str, path: Path) -> None:
         source = f"{self.root}/{name}"

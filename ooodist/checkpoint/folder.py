@@ -149,23 +149,20 @@ def making(folder: Path) -> Iterator[Path]:
         yield temporary
 
 
-def link(source: Path, target: Path) -> None:
-    """Makes a second checkpoint of the same content, without copying where links work.
+def duplicate(source: Path, target: Path) -> None:
+    """Makes a second checkpoint of the same content. Raises UserError if it cannot be made.
 
-    The files of a checkpoint never change. Raises UserError if it cannot be made.
+    Parts never change, so they are linked, where that works. A Keras file is copied: people copy
+    others over one, which would change a link, too.
     """
     if not source.is_dir():
         with replacing(target, "checkpoint") as temporary:
-            _link(source, temporary)
+            shutil.copyfile(source, temporary)
         return
     with making(target) as temporary:
         for file in source.iterdir():
-            _link(file, temporary / file.name)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-        flush_to_disk(target)
+            try:
+                os.link(file, temporary / file.name)
+            except OSError:
+                shutil.copyfile(file, temporary / file.name)
+                flush_to_disk(temporary / file.name)

@@ -297,7 +297,7 @@ def _save_model(job: PreparedJob, best: Best | None) -> None:
                 restored = best is not None and best.restore_best_weights
                 convert.merge(last, file, best=restored)
             else:  # a Keras file from which there was nothing left to train
-                folders.link(last, file)
+                folders.duplicate(last, file)
 
 
 def _averaged(job: PreparedJob, last: Path) -> Path:

@@ -236,8 +236,8 @@ def test_what_is_no_checkpoint_is_refused(model: keras.Model, tmp_path: Path) ->
 
 def test_only_the_newest_are_kept(file: Path) -> None:
     for epoch in (2, 3, 10):
-        folders.link(file, file.parent / folders.file_name(epoch))
-    folders.link(file, file.parent / folders.BEST_NAME)
+        folders.duplicate(file, file.parent / folders.file_name(epoch))
+    folders.duplicate(file, file.parent / folders.BEST_NAME)
     (file.parent / f"{folders.INCOMPLETE_PREFIX}x").touch()
     folders.prune(file.parent, keep=2)
     names = sorted(path.name for path in file.parent.iterdir())

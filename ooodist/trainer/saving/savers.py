@@ -120,7 +120,7 @@ class Saver:
             self._writing.write_part()
         elif self._content is not None:
             archive.write(self._paths[0], self._content)
-            self._link_best()
+            self._duplicate_best()
 
     def complete(self, written: Callable[[], None]) -> None:
         """Completes it; all ranks call it.
@@ -137,7 +137,7 @@ class Saver:
         with engine.agreed():
             if engine.rank == 0:
                 if self._writing is not None:
-                    self._link_best()
+                    self._duplicate_best()
                     if self._is_best:
                         folders.prune_best(self._folder, self._paths[-1])
                 folders.prune(self._folder, self._keep)
@@ -156,7 +156,7 @@ class Saver:
         if self._copying is not None:
             self._copying.settle(seconds)
 
-    def _link_best(self) -> None:
+    def _duplicate_best(self) -> None:
         """Makes the best checkpoint of the one that is written, if it is both."""
         for path in self._paths[1:]:
-            folders.link(self._paths[0], path)
+            folders.duplicate(self._paths[0], path)
