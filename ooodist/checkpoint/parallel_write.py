@@ -14,12 +14,12 @@ import numpy as np
 from ooodist.checkpoint import parts
 from ooodist.checkpoint.arrays import Entry
 from ooodist.checkpoint.content import Content
+from ooodist.checkpoint.folder import making
 from ooodist.checkpoint.keras_file import ModelContent
 from ooodist.checkpoint.state import State
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
-from ooodist.util.replacing import delete, incomplete, put_in_place
 
 if TYPE_CHECKING:
     import keras
@@ -85,17 +85,17 @@ class Writing:
         self._folder = folder
         self._content = content
         self._written: list[parts.Written] = []
-        self._temporary = Path(engine.broadcast_text(str(incomplete(folder))))
-        with self._discarding_what_fails():
-            with engine.agreed(), _explained(folder):
-                if engine.rank == 0:
-                    self._temporary.mkdir()
+        with contextlib.ExitStack() as made:  # on rank 0
+            with engine.agreed():
+                path = made.enter_context(making(folder)) if engine.rank == 0 else folder
+            self._temporary = Path(engine.broadcast_text(str(path)))
             with engine.agreed():
                 if not self._temporary.is_dir():
                     raise UserError(
                         f"rank {engine.rank} does not see the folder {folder.parent}, which rank "
                         f"0 sees; {_NOT_SEEN}"
                     )
+            self._made = made.pop_all()
 
     def write_part(self) -> None:
         """Writes what this rank has. Raises UserError if it cannot, or a weight is not finite."""
@@ -111,7 +111,7 @@ class Writing:
             UserError: on all ranks, if it has failed on some, or the rest cannot be written.
         """
         engine = self._engine
-        with self._discarding_what_fails():
+        with self._made:
             with engine.agreed():
                 yield
             plain = json.dumps(yaml_dataclass.plain(self._written))
@@ -119,15 +119,7 @@ class Writing:
             with engine.agreed(), _explained(self._folder):
                 if engine.rank == 0:
                     self._complete(texts)
-
-    @contextlib.contextmanager
-    def _discarding_what_fails(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            if self._engine.rank == 0:
-                delete(self._temporary)
-            raise
+                    self._made.close()  # it gets its name
 
     def _complete(self, texts: Sequence[str]) -> None:
         """Completes the checkpoint by what all ranks say that they have written, after a look."""
@@ -141,7 +133,6 @@ class Writing:
                 )
             written += [(kind, key, yaml_dataclass.read(Entry, entry)) for kind, key, entry in own]
         parts.complete(self._temporary, self._content, written)
-        put_in_place(self._temporary, self._folder)
 
 
 @contextlib.contextmanager
