@@ -25,7 +25,7 @@ import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from ooodist.checkpoint import folder as folders  # noqa: E402
-from ooodist.checkpoint import keras_file  # noqa: E402
+from ooodist.checkpoint.archive import KerasFile  # noqa: E402
 from ooodist.config import job as job_file  # noqa: E402
 from ooodist.job.preparation import set_up  # noqa: E402
 from ooodist.job.run import train  # noqa: E402
@@ -322,7 +322,8 @@ def checkpoints_change_nothing_and_a_resumed_job_is_the_uninterrupted_one() -> N
         kept = parts.ooodist.strategy.rank_state.values("residual")
         by_rank = {name: engine.gather(value) for name, value in kept.items()}
         _, last = folders.checkpoints(folder / "parts")[-1]
-        residuals = keras_file.read_rank_state(last)
+        with KerasFile(last) as saved:
+            residuals = saved.by_rank()
         assert residuals.keys() == {
             f"residual/{weight.path}" for weight in whole.trainable_variables
         }
