@@ -8,7 +8,7 @@ for launchers that start one rank each (``slurm``).
 import importlib
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -31,8 +31,8 @@ class Places:
     BytePS's scheduler runs on the host of the first server.
     """
 
-    workers: list[Host]
-    servers: list[Host]
+    workers: Sequence[Host]
+    servers: Sequence[Host]
     launcher: Host = MACHINE
 
 
