@@ -8,7 +8,7 @@ for launchers that start one rank each (``slurm``).
 import importlib
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -66,8 +66,6 @@ class Process:
         orders: what the command reads from its standard input, which then stays open for the
             numbers of signals (see ssh/runner.py); None: nothing.
         ranks: how many workers it starts itself, as ``mpirun`` does (see ssh/mpirun.py).
-        terminate_ranks: sends these SIGTERM, given the process id of ``mpirun``, which itself would
-            kill them.
     """
 
     label: str
@@ -78,7 +76,6 @@ class Process:
     place: str = ""
     orders: bytes | None = None
     ranks: int = 0
-    terminate_ranks: Callable[[int], None] | None = None
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner, kill_groups
 from ooodist.launcher.environment import OUTPUT, Process
 from ooodist.launcher.ssh import stopped
+from ooodist.launcher.ssh.runner import SAVE
 
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 # The same, where all is well but for a signal to the launcher: workers save a checkpoint first.
@@ -62,11 +63,11 @@ class Running:
             os.killpg(self.popen.pid, number)
 
     def let_save(self) -> None:
-        """Sends SIGTERM to the worker, or to those of ``mpirun``."""
-        if self.process.terminate_ranks is None:
-            self.signal(signal.SIGTERM)
+        """Sends SIGTERM to the worker; ``mpirun`` has its ranks do the same."""
+        if self.process.ranks:
+            os.kill(self.popen.pid, SAVE)
         else:
-            self.process.terminate_ranks(self.popen.pid)
+            self.signal(signal.SIGTERM)
 
     @property
     def is_silenced(self) -> bool:

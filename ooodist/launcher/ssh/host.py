@@ -5,13 +5,12 @@ import os
 import secrets
 import shlex
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.host import Host
-from ooodist.launcher.ssh.keeper import TERMINATE
 from ooodist.launcher.ssh.runner import Orders
 
 # Variables of the environment that belong to this host, login or shell, and not to the job.
@@ -69,11 +68,6 @@ class SshHost(Host):
     def add_files(self, cleaner: Cleaner, prefix: str) -> None:
         """Has the keeper remove the files whose absolute path begins with ``prefix``."""
         os.write(self.keeper, prefix.encode() + b"\n")
-
-    def terminate_ranks(self) -> None:
-        """Has the keeper send SIGTERM to the ranks of ``mpirun``."""
-        with suppress(BrokenPipeError):  # the host is gone
-            os.write(self.keeper, TERMINATE.encode() + b"\n")
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
