@@ -39,6 +39,16 @@ class Host:
         """Its name in messages, if they must tell it from the launcher's machine."""
         return ""
 
+    @property
+    def known_as(self) -> str:
+        """A name or address by which other hosts find it."""
+        return self.address
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process starts what the host needs once."""
+        return True
+
     def wrap(self, command: list[str]) -> list[str]:
         """A command that runs ``command`` on this host, as the same process."""
         if self.cores:
@@ -90,8 +100,8 @@ class Host:
 
 
 def each_once(hosts: Iterable[Host]) -> list[Host]:
-    """One host of each address."""
-    return list({host.address: host for host in hosts}.values())
+    """Each host once, as others know it."""
+    return list({host.known_as: host for host in hosts}.values())
 
 
 def ipv4_address(name: str) -> str:

@@ -73,7 +73,7 @@ class Running:
     def is_silenced(self) -> bool:
         """Whether it had no time to say why it ended: by a signal, or a connection that is lost."""
         code = self.code or 0
-        return code < 0 or (bool(self.process.place) and code > 128)
+        return code < 0 or (bool(self.process.host.place) and code > 128)
 
     @property
     def is_stopped(self) -> bool:
@@ -223,9 +223,9 @@ def how(running: Running) -> str:
     """How a process has ended, for a message."""
     code = running.code
     assert code is not None
-    if running.process.place and code == LOST_CODE:
+    if running.process.host.place and code == LOST_CODE:
         return f"the connection to {running.process.name} was lost"
-    if running.process.place and code > 128:
+    if running.process.host.place and code > 128:
         by = signal.strsignal(code - 128)
         return f"{running.process.name} ended with code {code} (128 + signal {code - 128}: {by})"
     if code > 0:
