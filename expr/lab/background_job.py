@@ -10,7 +10,7 @@ from pathlib import Path
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.environment import Process
-from ooodist.launcher.job import HELPERS_END_SECONDS, Job, how
+from ooodist.launcher.job_processes import HELPERS_END_SECONDS, JobProcesses, how
 
 
 class BackgroundJob:
@@ -34,7 +34,7 @@ class BackgroundJob:
         """
         self.log_folder = log_folder
         self.failure = ""
-        self._job = Job(cleaner)
+        self._job = JobProcesses(cleaner)
         self._resources = resources
         try:
             for process in processes:

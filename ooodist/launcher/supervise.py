@@ -20,12 +20,12 @@ from typing import Any
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.environment import Process
-from ooodist.launcher.job import (
+from ooodist.launcher.job_processes import (
     GRACE_AFTER_SAVING_SECONDS,
     GRACE_SECONDS,
     HELPERS_END_SECONDS,
     SAVING_SECONDS,
-    Job,
+    JobProcesses,
     Running,
     how,
 )
@@ -122,7 +122,7 @@ class Supervisor:
     """
 
     def __init__(self, cleaner: Cleaner, output: Output, signals: Signals) -> None:
-        self._job = Job(cleaner)
+        self._job = JobProcesses(cleaner)
         self._cleaner = cleaner
         self.failure = ""
         self._output = output

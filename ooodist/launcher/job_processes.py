@@ -30,7 +30,7 @@ class Running:
     """One process that was started. ``code`` is as in subprocess, None while it runs.
 
     Attributes:
-        looks_stopped: how many looks of ``Job.stopped_for_long`` in a row found it stopped.
+        looks_stopped: how many looks of ``stopped_for_long`` in a row found it stopped.
     """
 
     process: Process
@@ -81,8 +81,8 @@ class Running:
         return stopped.state(self.popen.pid) in ("T", "t")
 
 
-class Job:
-    """One job; each of its processes has a process group of its own.
+class JobProcesses:
+    """Those of one job; each has a process group of its own.
 
     Attributes:
         running: every process that was started, in order; kept after ``end``.
