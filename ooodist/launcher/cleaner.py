@@ -34,8 +34,7 @@ class Cleaner:
     """The launcher's end of the pipe: a context manager around the whole job."""
 
     def __enter__(self) -> Self:
-        self._groups: set[int] = set()
-        self._others: list[tuple[str, Any]] = []
+        self._told: list[tuple[str, Any]] = []
         self._start()
         return self
 
@@ -53,7 +52,7 @@ class Cleaner:
     def __exit__(self, *_: object) -> None:
         os.close(self._pipe)
         if self._process.wait() != 0:
-            _clean_up([("group", group) for group in self._groups] + self._others)
+            _clean_up(self._told)
 
     def look(self) -> bool:
         """Starts another helper if something has ended it; returns whether that was so."""
@@ -61,9 +60,7 @@ class Cleaner:
             return False
         os.close(self._pipe)
         self._start()
-        for group in self._groups:
-            self._tell("group", group)
-        for kind, value in self._others:
+        for kind, value in self._told:
             self._tell(kind, value)
         return True
 
@@ -77,7 +74,7 @@ class Cleaner:
         process: subprocess.Popen[bytes] = subprocess.Popen(
             command, start_new_session=True, preexec_fn=self.add_own_group, **options
         )
-        self._groups.add(process.pid)
+        self._told.append(("group", process.pid))
         return process
 
     def fileno(self) -> int:
@@ -93,7 +90,7 @@ class Cleaner:
 
     def forget_group(self, group: int) -> None:
         """Unregisters a group; to be called before its id can be reused for somebody else's."""
-        self._groups.discard(group)
+        self._told = [each for each in self._told if each != ("group", group)]
         self._tell("forget", group)
 
     def add_command(self, command: list[str]) -> None:
@@ -116,7 +113,7 @@ class Cleaner:
         return folder
 
     def _keep(self, kind: str, value: Any) -> None:
-        self._others.append((kind, value))
+        self._told.append((kind, value))
         self._tell(kind, value)
 
     def _tell(self, kind: str, value: Any) -> None:

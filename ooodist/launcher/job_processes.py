@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 # The same, where all is well but for a signal to the launcher: workers save a checkpoint first.
 # In all, it stays below the 30 s that schedulers commonly give to the launcher itself.
 SAVING_SECONDS, GRACE_AFTER_SAVING_SECONDS = 26.0, 2.0
-POLL_SECONDS = 0.1  # between looks at whether they have
 INSIST_SECONDS = 0.5  # until a second SIGTERM, by which workers end without saving
 LOST_CODE = 255  # of ssh
 HELPERS_END_SECONDS = 3.0  # for servers to end by themselves after the last worker
@@ -75,11 +73,6 @@ class Running:
         code = self.code or 0
         return code < 0 or (bool(self.process.host.place) and code > 128)
 
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it waits for a SIGCONT."""
-        return stopped.state(self.popen.pid) in ("T", "t")
-
 
 class JobProcesses:
     """Those of one job; each has a process group of its own.
@@ -122,9 +115,13 @@ class JobProcesses:
         """The processes that were running at the last check."""
         return [running for running in self.running if running.code is None]
 
+    def alive_workers(self) -> list[Running]:
+        """Those of them that are workers."""
+        return [running for running in self.alive() if running.process.is_worker]
+
     def stopped(self) -> list[Running]:
-        """Those of them that were stopped (SIGSTOP, Ctrl-Z, a debugger)."""
-        return [running for running in self.alive() if running.is_stopped]
+        """Those that wait for a SIGCONT (SIGSTOP, Ctrl-Z, a debugger)."""
+        return [each for each in self.alive() if stopped.state(each.popen.pid) in ("T", "t")]
 
     def stopped_for_long(self) -> list[Running]:
         """Those that were stopped by a signal at each of the last looks, for too long.
@@ -135,7 +132,7 @@ class JobProcesses:
         for running in self.alive():
             is_stopped = stopped.state(running.popen.pid) == "T"
             running.looks_stopped = running.looks_stopped + 1 if is_stopped else 0
-        workers = [running for running in self.alive() if running.process.is_worker]
+        workers = self.alive_workers()
         if all(running.looks_stopped for running in workers):
             for running in workers:
                 running.looks_stopped = 1  # its time begins when another goes on
@@ -171,18 +168,16 @@ class JobProcesses:
 
     def end(
         self,
-        wait: Callable[[float], None],
+        wait: Callable[[Callable[[], list[Running]], float], None],
         *,
         may_save: bool = False,
-        at_once: Callable[[], bool] = lambda: False,
     ) -> list[Running]:
         """Ends whatever still runs: SIGTERM to every group, SIGKILL after the grace period.
 
         Args:
-            wait: waits until no process is alive, for at most this many seconds.
+            wait: waits until none of these processes is left, for at most so many seconds.
             may_save: whether workers have time to save a checkpoint together; if not, as one of
                 them has failed, they get a second SIGTERM.
-            at_once: tells whether nothing is to be waited for any more, nor by ``wait``.
 
         Returns:
             The processes that SIGTERM did not end.
@@ -190,13 +185,16 @@ class JobProcesses:
         if self._has_ended:
             return []
         if may_save:
-            self._let_save(wait, at_once)
+            for running in self.alive_workers():  # they may need servers for that
+                running.let_save()
+            wait(self.alive_workers, SAVING_SECONDS)
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # in case it is stopped
-        wait(INSIST_SECONDS)
+        wait(self.alive, INSIST_SECONDS)
         if self.alive():
             self.signal(signal.SIGTERM)
-        wait((GRACE_AFTER_SAVING_SECONDS if may_save else GRACE_SECONDS) - INSIST_SECONDS)
+        grace = GRACE_AFTER_SAVING_SECONDS if may_save else GRACE_SECONDS
+        wait(self.alive, grace - INSIST_SECONDS)
         stubborn = self.alive()
         kill_groups({running.popen.pid for running in self.running})
         self._has_ended = True
@@ -207,27 +205,16 @@ class JobProcesses:
                 running.popen.stdin.close()
         return stubborn
 
-    def _let_save(self, wait: Callable[[float], None], at_once: Callable[[], bool]) -> None:
-        """Asks the workers to end, and gives them time; they may need servers for that."""
-        workers = [running for running in self.running if running.process.is_worker]
-        for running in workers:
-            running.let_save()
-        deadline = time.monotonic() + SAVING_SECONDS
-        while any(running.code is None for running in workers) and time.monotonic() < deadline:
-            if at_once():
-                return
-            wait(POLL_SECONDS)
-
 
 def how(running: Running) -> str:
     """How a process has ended, for a message."""
-    code = running.code
+    code, name = running.code, running.process.name
     assert code is not None
+    if code < 0:
+        return f"{name} was killed by signal {-code} ({signal.strsignal(-code)})"
     if running.process.host.place and code == LOST_CODE:
-        return f"the connection to {running.process.name} was lost"
+        return f"the connection to {name} was lost"
     if running.process.host.place and code > 128:
         by = signal.strsignal(code - 128)
-        return f"{running.process.name} ended with code {code} (128 + signal {code - 128}: {by})"
-    if code > 0:
-        return f"{running.process.name} exited with code {code}"
-    return f"{running.process.name} was killed by signal {-code} ({signal.strsignal(-code)})"
+        return f"{name} ended with code {code} (128 + signal {code - 128}: {by})"
+    return f"{name} exited with code {code}"

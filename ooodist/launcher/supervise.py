@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -186,7 +186,7 @@ class Supervisor:
             self._output.say(f"{ends}: ending the job{self._output.where}")
             self._output.hide_aftermath()
             return code
-        self._wait_for_ends(HELPERS_END_SECONDS)
+        self._wait_for(self._job.alive, HELPERS_END_SECONDS)
         for running in self._job.failed():
             self._output.say(f"{how(running)} after the last worker")
         return 0
@@ -237,9 +237,9 @@ class Supervisor:
         is_any_stopped = any(running.looks_stopped for running in self._job.alive())
         self._next_look = time.monotonic() + stopped.LOOK_SECONDS if is_any_stopped else math.inf
 
-    def _wait_for_ends(self, seconds: float) -> None:
+    def _wait_for(self, left: Callable[[], list[Running]], seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while self._job.alive() and time.monotonic() < deadline and not self._signals.insists:
+        while left() and time.monotonic() < deadline and not self._signals.insists:
             self._wait(deadline)
 
     def _forward(self, key: selectors.SelectorKey) -> None:
@@ -258,9 +258,7 @@ class Supervisor:
     def _end(self) -> None:
         """Ends all processes that still run."""
         may_save = self._signals.stopped_by is not None and not self._job.failed()
-        if stubborn := self._job.end(
-            self._wait_for_ends, may_save=may_save, at_once=lambda: self._signals.insists
-        ):
+        if stubborn := self._job.end(self._wait_for, may_save=may_save):
             names = ", ".join(running.process.name for running in stubborn)
             seconds = SAVING_SECONDS + GRACE_AFTER_SAVING_SECONDS if may_save else GRACE_SECONDS
             why = f"still running {seconds:g} s after SIGTERM"

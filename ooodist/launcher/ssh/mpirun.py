@@ -56,7 +56,7 @@ def process(
     own = {"OOODIST_ENGINE": kind.name, **kind.by_mpirun[engine]}
     variables = own | {"PYTHONUNBUFFERED": ""}
     keepers = json.dumps(
-        {host.own_name: host.folder for host in workers if isinstance(host, SshHost)}
+        {host.facts.own_name: host.facts.folder for host in workers if isinstance(host, SshHost)}
     )
     given = passed_on(os.environ) | OUTPUT | variables
     # From its SIGTERM to its SIGKILL, in seconds. Ranks may save on a signal of the launcher, not

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import select
+import shlex
 import shutil
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import tempfile
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import IO
 
@@ -20,7 +22,7 @@ from ooodist.engines.kinds import find, kinds
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.host import ipv4_address
-from ooodist.launcher.ssh.host import SshHost, module_line
+from ooodist.launcher.ssh.host import SshHost
 from ooodist.launcher.ssh.keeper import Facts, Request
 from ooodist.launcher.ssh.listed import Listed
 
@@ -49,16 +51,25 @@ class Way:
     python: str = sys.executable
     folder: Path = Path()
 
-    def line(self, host: Listed, address: str, sockets: Path) -> tuple[str, ...]:
-        """The command to which a line for the host's shell is appended.
+    def start(self, module: str, host: Listed, address: str, sockets: Path) -> tuple[str, ...]:
+        """The command that runs a module of ooodist on a host.
 
         Args:
+            module: its name.
+            host: where; its shell begins in the home folder.
+            address: of the host.
             sockets: a folder of this machine, in which ssh keeps one connection for each host.
         """
+        search = os.environ.get("PYTHONPATH")
+        variables = f"PYTHONPATH={shlex.quote(search)} " if search else ""
+        line = (
+            f"cd {shlex.quote(str(self.folder))} && {variables}exec {shlex.quote(self.python)} "
+            f"-m ooodist.launcher.ssh.{module}"
+        )
         if is_own(address):
-            return ("sh", "-c")
+            return ("sh", "-c", line)
         shared = ("-o", "ControlMaster=auto", "-o", f"ControlPath={sockets}/%C")
-        return (*self.ssh, *ssh_options(), *shared, "--", host.name)
+        return (*self.ssh, *ssh_options(), *shared, "--", host.name, line)
 
 
 @dataclass
@@ -67,19 +78,10 @@ class _Keeper:
 
     listed: Listed
     address: str
-    line: tuple[str, ...]
     popen: subprocess.Popen[bytes]
+    requests: IO[bytes]
+    answers: IO[bytes]
     errors: IO[bytes]
-
-    def fileno(self) -> int:
-        assert self.popen.stdout
-        return self.popen.stdout.fileno()
-
-    @property
-    def requests(self) -> int:
-        """The pipe to it."""
-        assert self.popen.stdin
-        return self.popen.stdin.fileno()
 
     def complaint(self) -> str:
         """The last line that it or ssh has written to standard error."""
@@ -125,7 +127,8 @@ def meet(
         ports = keeper.listed.slots + 1  # one more for BytePS's scheduler
         search_path = os.environ.get("PATH", os.defpath)
         request = Request(keeper.address, engine, command[0], search_path, files, ports)
-        _write(keeper, request)
+        with suppress(BrokenPipeError):  # then there will be no answer, and a reason
+            keeper.requests.write(json.dumps(asdict(request)).encode() + b"\n")
     answers: list[tuple[_Keeper, Facts]] = []
     deadline = time.monotonic() + ANSWER_SECONDS
     for keeper in keepers:
@@ -136,7 +139,19 @@ def meet(
             out.append(facts)
     _check([(keeper.listed.name, facts) for keeper, facts in answers], engine, command[0])
     _check_addresses([(keeper.listed.name, keeper.address) for keeper, _ in answers])
-    return {keeper.listed.name: _host(keeper, facts, way) for keeper, facts in answers}, out
+    found = {
+        keeper.listed.name: SshHost(
+            address=keeper.address,
+            interface=facts.interface,
+            name=keeper.listed.host,
+            python=way.python,
+            runner=way.start("runner", keeper.listed, keeper.address, sockets),
+            facts=facts,
+            keeper=keeper.requests.fileno(),
+        )
+        for keeper, facts in answers
+    }
+    return found, out
 
 
 def _start(
@@ -144,49 +159,39 @@ def _start(
 ) -> _Keeper:
     address = ipv4_address(listed.host)
     errors = resources.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-    line = way.line(listed, address, sockets)
     popen = cleaner.popen(
-        [*line, f"{module_line(way.python, way.folder)}ooodist.launcher.ssh.keeper"],
+        list(way.start("keeper", listed, address, sockets)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
         bufsize=0,
     )
-    keeper = _Keeper(listed, address, line, popen, errors)
+    assert popen.stdin
+    assert popen.stdout
+    keeper = _Keeper(listed, address, popen, popen.stdin, popen.stdout, errors)
     resources.callback(_end, keeper, cleaner)
     return keeper
 
 
-def _write(keeper: _Keeper, request: Request) -> None:
-    with suppress(BrokenPipeError):  # then there will be no answer, and a reason
-        os.write(keeper.requests, json.dumps(asdict(request)).encode() + b"\n")
-
-
 def _end(keeper: _Keeper, cleaner: Cleaner) -> None:
     """Lets the keeper clean up, and waits for that."""
-    assert keeper.popen.stdin
-    assert keeper.popen.stdout
-    keeper.popen.stdin.close()
+    keeper.requests.close()
     try:
         keeper.popen.wait(timeout=10)
     except subprocess.TimeoutExpired:
         keeper.popen.kill()
         keeper.popen.wait()
     cleaner.forget_group(keeper.popen.pid)
-    keeper.popen.stdout.close()
+    keeper.answers.close()
 
 
 def _answer(keeper: _Keeper, deadline: float) -> Facts | str:
     """What the keeper says, or a message why it says nothing."""
-    data = b""
-    while not data.endswith(b"\n") and len(data) < _LONGEST_ANSWER:
-        left = max(0.0, deadline - time.monotonic())
-        if not select.select([keeper], [], [], left)[0]:
-            return f"host {keeper.listed.name}: no answer within {ANSWER_SECONDS:g} s"
-        part = os.read(keeper.fileno(), 1 << 16)
-        if not part:
-            return f"host {keeper.listed.name}: {keeper.complaint()}"
-        data += part
+    if not select.select([keeper.answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        return f"host {keeper.listed.name}: no answer within {ANSWER_SECONDS:g} s"
+    data = keeper.answers.readline(_LONGEST_ANSWER)  # a host that breaks off ends its ssh
+    if not data.endswith(b"\n"):
+        return f"host {keeper.listed.name}: {keeper.complaint()}"
     try:
         return Facts(**json.loads(data))
     except (ValueError, TypeError):
@@ -194,21 +199,6 @@ def _answer(keeper: _Keeper, deadline: float) -> Facts | str:
             f"host {keeper.listed.name}: {data[:200]!r} is no answer of ooodist; let the shell's "
             "start-up files print nothing"
         )
-
-
-def _host(keeper: _Keeper, facts: Facts, way: Way) -> SshHost:
-    return SshHost(
-        address=keeper.address,
-        interface=facts.interface,
-        name=keeper.listed.host,
-        line=keeper.line,
-        module=module_line(way.python, way.folder),
-        python=way.python,
-        own_name=facts.own_name,
-        folder=facts.folder,
-        ports=facts.ports,
-        keeper=keeper.requests,
-    )
 
 
 def _check(answers: list[tuple[str, Facts]], engine: str, program: str) -> None:
@@ -274,14 +264,12 @@ def _check_addresses(addresses: list[tuple[str, str]]) -> None:
                 f"host {name} resolves to {address} here, where no other host can reach it; name "
                 "its network address, or correct /etc/hosts"
             )
-    known: dict[str, str] = {}
-    for name, address in addresses:
-        if address in known:
+    for (name, address), (other, same) in combinations(addresses, 2):
+        if address == same:
             raise UserError(
-                f"hosts {known[address]} and {name} are the same ({address}); name it once, with "
-                "all its workers"
+                f"hosts {name} and {other} are the same ({address}); name it once, with all its "
+                "workers"
             )
-        known[address] = name
 
 
 def is_own(address: str) -> bool:

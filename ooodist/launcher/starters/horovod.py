@@ -19,6 +19,7 @@ def start(
     """The variables of each worker."""
     try:
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+        from horovod.runner.gloo_run import create_slot_env_vars
     except ImportError as error:
         raise not_installed(kind.name, str(error)) from error
     # "a:1,b:2": the hosts in order, each with its number of workers, which follow each other
@@ -30,8 +31,14 @@ def start(
     port = root.reserve_port(resources)
     if root.is_here:
         _start_rendezvous(root, port, slots, resources)
+    everyone = {
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": root.address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+    }
     variables = [
-        _variables(slot, host.interface, root.address, port)
+        everyone | create_slot_env_vars(slot) | {"HOROVOD_GLOO_IFACE": host.interface}
         for host, slot in zip(places.workers, slots, strict=True)
     ]
     return variables, []
@@ -56,27 +63,3 @@ def _start_rendezvous(own: Host, port: int, slots: list[Any], resources: ExitSta
     server.init(slots)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     resources.callback(server.shutdown)
-
-
-def _variables(slot: Any, interface: str, address: str, port: int) -> dict[str, str]:
-    """The variables of a rank of Horovod over gloo.
-
-    Args:
-        slot: its own place, a ``SlotInfo``.
-        interface: the network interface that it is to use.
-        address: of the rendezvous server, with its ``port``.
-    """
-    return {
-        "HOROVOD_RANK": str(slot.rank),
-        "HOROVOD_SIZE": str(slot.size),
-        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
-        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
-        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
-        "HOROVOD_HOSTNAME": slot.hostname,
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_IFACE": interface,
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-    }
