@@ -127,18 +127,16 @@ class JobProcesses:
         """Those that were stopped by a signal at each of the last looks, for too long.
 
         Called every ``LOOK_SECONDS`` while one is stopped. Where all workers are, the job is
-        paused: none waits for another.
+        paused: none waits for another, and their time begins when one goes on.
         """
-        for running in self.alive():
-            is_stopped = stopped.state(running.popen.pid) == "T"
-            running.looks_stopped = running.looks_stopped + 1 if is_stopped else 0
-        workers = self.alive_workers()
-        if all(running.looks_stopped for running in workers):
-            for running in workers:
-                running.looks_stopped = 1  # its time begins when another goes on
-            return []
+        alive = self.alive()
+        now = {each.popen.pid for each in alive if stopped.state(each.popen.pid) == "T"}
+        is_paused = now.issuperset(worker.popen.pid for worker in self.alive_workers())
+        for running in alive:
+            looks = 1 if is_paused else running.looks_stopped + 1
+            running.looks_stopped = looks if running.popen.pid in now else 0
         most = stopped.STOPPED_SECONDS / stopped.LOOK_SECONDS
-        return [running for running in self.alive() if running.looks_stopped >= most]
+        return [running for running in alive if running.looks_stopped >= most]
 
     def failed(self) -> list[Running]:
         """The processes that ended with a code other than 0."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -24,7 +25,6 @@ from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.host import ipv4_address
 from ooodist.launcher.ssh.host import SshHost
 from ooodist.launcher.ssh.keeper import Facts, Request
-from ooodist.launcher.ssh.listed import Listed
 
 ANSWER_SECONDS = 60.0  # a Python on a slow network disk takes long to start
 _LONGEST_ANSWER = 1 << 20  # bytes
@@ -51,7 +51,7 @@ class Way:
     python: str = sys.executable
     folder: Path = Path()
 
-    def start(self, module: str, host: Listed, address: str, sockets: Path) -> tuple[str, ...]:
+    def start(self, module: str, host: str, address: str, sockets: Path) -> tuple[str, ...]:
         """The command that runs a module of ooodist on a host.
 
         Args:
@@ -69,14 +69,14 @@ class Way:
         if is_own(address):
             return ("sh", "-c", line)
         shared = ("-o", "ControlMaster=auto", "-o", f"ControlPath={sockets}/%C")
-        return (*self.ssh, *ssh_options(), *shared, "--", host.name, line)
+        return (*self.ssh, *ssh_options(), *shared, "--", host, line)
 
 
 @dataclass
 class _Keeper:
     """A keeper that has been started."""
 
-    listed: Listed
+    name: str  # as listed
     address: str
     popen: subprocess.Popen[bytes]
     requests: IO[bytes]
@@ -91,7 +91,7 @@ class _Keeper:
 
 
 def meet(
-    hosts: list[Listed],
+    hosts: Mapping[str, int],
     way: Way,
     engine: str,
     command: list[str],
@@ -99,6 +99,14 @@ def meet(
     resources: ExitStack,
 ) -> tuple[dict[str, SshHost], list[str]]:
     """Starts a keeper on each host, on all at the same time.
+
+    Args:
+        hosts: how many processes each is to take.
+        way: how to reach them.
+        engine: of the job.
+        command: of its workers.
+        cleaner: ends the keepers.
+        resources: the same, in their own time.
 
     Returns:
         the hosts that answer and agree, by their names in the list, and what keeps the others out:
@@ -112,19 +120,18 @@ def meet(
     sockets = cleaner.new_folder()
     out: list[str] = []
     keepers = []
-    for listed in hosts:
+    for name in hosts:
         try:
-            keepers.append(_start(listed, way, sockets, cleaner, resources))
+            keepers.append(_start(name, way, sockets, cleaner, resources))
         except OSError as error:
             out.append(
-                f"host {listed.name}: its name does not resolve here to an IPv4 address "
-                f"({error.strerror})"
+                f"host {name}: its name does not resolve here to an IPv4 address ({error.strerror})"
             )
     words = [part for word in command for part in {word, word.rpartition("=")[2]}]
     # os.path, as words may be too long for a path, which Path takes for an error.
     files = [word for word in words if os.path.isfile(way.folder / word)]
     for keeper in keepers:
-        ports = keeper.listed.slots + 1  # one more for BytePS's scheduler
+        ports = hosts[keeper.name] + 1  # one more for BytePS's scheduler
         search_path = os.environ.get("PATH", os.defpath)
         request = Request(keeper.address, engine, command[0], search_path, files, ports)
         with suppress(BrokenPipeError):  # then there will be no answer, and a reason
@@ -137,15 +144,15 @@ def meet(
             answers.append((keeper, facts))
         else:
             out.append(facts)
-    _check([(keeper.listed.name, facts) for keeper, facts in answers], engine, command[0])
-    _check_addresses([(keeper.listed.name, keeper.address) for keeper, _ in answers])
+    _check([(keeper.name, facts) for keeper, facts in answers], engine, command[0])
+    _check_addresses([(keeper.name, keeper.address) for keeper, _ in answers])
     found = {
-        keeper.listed.name: SshHost(
+        keeper.name: SshHost(
             address=keeper.address,
             interface=facts.interface,
-            name=keeper.listed.host,
+            name=_without_user(keeper.name),
             python=way.python,
-            runner=way.start("runner", keeper.listed, keeper.address, sockets),
+            runner=way.start("runner", keeper.name, keeper.address, sockets),
             facts=facts,
             keeper=keeper.requests.fileno(),
         )
@@ -154,13 +161,15 @@ def meet(
     return found, out
 
 
-def _start(
-    listed: Listed, way: Way, sockets: Path, cleaner: Cleaner, resources: ExitStack
-) -> _Keeper:
-    address = ipv4_address(listed.host)
+def _without_user(name: str) -> str:
+    return name.rpartition("@")[2]
+
+
+def _start(name: str, way: Way, sockets: Path, cleaner: Cleaner, resources: ExitStack) -> _Keeper:
+    address = ipv4_address(_without_user(name))
     errors = resources.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
     popen = cleaner.popen(
-        list(way.start("keeper", listed, address, sockets)),
+        list(way.start("keeper", name, address, sockets)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
@@ -168,7 +177,7 @@ def _start(
     )
     assert popen.stdin
     assert popen.stdout
-    keeper = _Keeper(listed, address, popen, popen.stdin, popen.stdout, errors)
+    keeper = _Keeper(name, address, popen, popen.stdin, popen.stdout, errors)
     resources.callback(_end, keeper, cleaner)
     return keeper
 
@@ -188,15 +197,15 @@ def _end(keeper: _Keeper, cleaner: Cleaner) -> None:
 def _answer(keeper: _Keeper, deadline: float) -> Facts | str:
     """What the keeper says, or a message why it says nothing."""
     if not select.select([keeper.answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        return f"host {keeper.listed.name}: no answer within {ANSWER_SECONDS:g} s"
+        return f"host {keeper.name}: no answer within {ANSWER_SECONDS:g} s"
     data = keeper.answers.readline(_LONGEST_ANSWER)  # a host that breaks off ends its ssh
     if not data.endswith(b"\n"):
-        return f"host {keeper.listed.name}: {keeper.complaint()}"
+        return f"host {keeper.name}: {keeper.complaint()}"
     try:
         return Facts(**json.loads(data))
     except (ValueError, TypeError):
         return (
-            f"host {keeper.listed.name}: {data[:200]!r} is no answer of ooodist; let the shell's "
+            f"host {keeper.name}: {data[:200]!r} is no answer of ooodist; let the shell's "
             "start-up files print nothing"
         )
 
@@ -204,37 +213,8 @@ def _answer(keeper: _Keeper, deadline: float) -> Facts | str:
 def _check(answers: list[tuple[str, Facts]], engine: str, program: str) -> None:
     """Raises UserError if a host lacks something, or has another one than the first host."""
     for name, facts in answers:
-        for package, version in facts.versions.items():
-            if not version:
-                is_ours = package in ("TensorFlow", "Keras")
-                how = 'pip install "ooodist[cpu]"' if is_ours else f"ooodist-engines {engine}"
-                raise UserError(
-                    f"host {name} has no {package}; install it there ({how}), or name another "
-                    "Python with --python"
-                )
-        if not facts.program:
-            raise UserError(
-                f"host {name} has no program {program}; install it there, or give its full path"
-            )
-        if not facts.interface:
-            raise UserError(
-                f"host {name} has no network interface with the address to which its name resolves "
-                "here; correct the name in DNS or /etc/hosts"
-            )
-        if (
-            engine in kinds()
-            and find(engine).listens_at_own_name
-            and facts.own_address.startswith("127.")
-        ):
-            raise UserError(
-                f"host {name} resolves its own name, {facts.own_name}, to {facts.own_address}, "
-                f"which {engine} would listen at; give it its network address in /etc/hosts there"
-            )
-        for path, digest in facts.files.items():
-            if not digest:
-                raise UserError(
-                    f"host {name} has no file {path}; copy it there, or use a disk that all see"
-                )
+        for lack in _lacks(facts, engine, program):
+            raise UserError(f"host {name} {lack}")
     _check_equal([(name, facts.versions) for name, facts in answers], "install the same on both")
     _check_equal(
         [
@@ -243,6 +223,31 @@ def _check(answers: list[tuple[str, Facts]], engine: str, program: str) -> None:
         ],
         "copy it from one to the other, or use a disk that all see",
     )
+
+
+def _lacks(facts: Facts, engine: str, program: str) -> Iterator[str]:
+    """What a host lacks, and how to put it right."""
+    for package, version in facts.versions.items():
+        if not version:
+            is_ours = package in ("TensorFlow", "Keras")
+            how = 'pip install "ooodist[cpu]"' if is_ours else f"ooodist-engines {engine}"
+            yield f"has no {package}; install it there ({how}), or give another Python (--python)"
+    if not facts.program:
+        yield f"has no program {program}; install it there, or give its full path"
+    if not facts.interface:
+        yield (
+            "has no network interface with the address to which its name resolves here; correct "
+            "the name in DNS or /etc/hosts"
+        )
+    listens = engine in kinds() and find(engine).listens_at_own_name
+    if listens and facts.own_address.startswith("127."):
+        yield (
+            f"resolves its own name, {facts.own_name}, to {facts.own_address}, which {engine} "
+            "would listen at; give it its network address in /etc/hosts there"
+        )
+    for path, digest in facts.files.items():
+        if not digest:
+            yield f"has no file {path}; copy it there, or use a disk that all see"
 
 
 def _check_equal(found: list[tuple[str, dict[str, str]]], way_out: str) -> None:
