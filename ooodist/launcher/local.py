@@ -25,6 +25,7 @@ from ooodist.engines.kinds.mpi import Mpi
 from ooodist.errors import UserError
 from ooodist.launcher import environment, private_network, restarts
 from ooodist.launcher.arguments import (
+    add_number,
     check_command,
     count,
     current_folder,
@@ -250,7 +251,9 @@ def _split_cores(num_workers: int) -> list[tuple[int, ...]]:
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = new_parser("python -m ooodist.launch", DESCRIPTION, EXAMPLES)
+    usage = "%(prog)s -np N"
+    parser = new_parser("python -m ooodist.launch", DESCRIPTION, EXAMPLES, usage, engines())
+    add_number(parser)
     _add_places(parser)
     parser.add_argument(
         "--restarts",
