@@ -50,7 +50,7 @@ NETWORK_SECONDS = 40.0  # time that measuring the network takes
 TRACED_STEPS = 10  # one for measuring, and those of the plans that are tried
 
 
-class Job(live.Job, Protocol):
+class PlannedTraining(live.LiveTraining, Protocol):
     """The training for which plans are made."""
 
     def is_profile_kept(self) -> bool:
@@ -90,7 +90,7 @@ class LivePlanning(LiveTrial[Found]):
     def __init__(
         self,
         engine: Engine,
-        job: Job,
+        job: PlannedTraining,
         default: Candidate,
         *,
         accumulate: int,
@@ -98,7 +98,7 @@ class LivePlanning(LiveTrial[Found]):
         candidates: Sequence[Candidate] = (),
     ) -> None:
         super().__init__(engine, job, share, "planned", default)
-        self._job: Job = job
+        self._job: PlannedTraining = job
         self._accumulate = accumulate
         self._current = default  # the fastest one known
         self._known = {default.name: default, **{each.name: each for each in candidates}}
