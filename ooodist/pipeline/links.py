@@ -30,8 +30,10 @@ TAG = 0  # also used by steps, none of which runs now
 
 
 def measure_link(world: MPI.Comm) -> Link:
-    """Returns on rank 0 the link between the first and the last rank, which are the least likely to
-    share a host; on others a link that takes no time. All ranks call it."""
+    """Measures the link between the first and the last rank, the least likely to share a host.
+
+    All ranks call it. It is known on rank 0; on others, the link takes no time.
+    """
     last = world.size - 1
     seconds = [0.0, 0.0]
     for number, size in enumerate(LINK_BYTES):

@@ -19,7 +19,7 @@ NAMES = ("x", "y", "sample_weight")  # arguments of fit and evaluate, in the ord
 
 
 def present(data: Iterable[Any]) -> tuple[Any, ...]:
-    """Returns x, y and sample_weight without those that are None."""
+    """Leaves out those of x, y and sample_weight that are None."""
     return tuple(part for part in data if part is not None)
 
 
@@ -68,7 +68,7 @@ def validation_split(arrays: Any, fraction: float) -> tuple[Any, Any]:
 
 
 def with_class_weight(data: Sequence[Any], class_weight: Mapping[int, float] | None) -> Any:
-    """Returns (x, y, sample_weight), weighted by class as in Keras; classes not named weigh 1.
+    """Weights (x, y, sample_weight) by class as Keras does; classes not named weigh 1.
 
     Args:
         data: y has shape (samples, ...): class numbers, or one-hot along the last axis.
@@ -223,12 +223,7 @@ def evaluation_part(arrays: Any, rank: int, size: int) -> Any:
         UserError: there are fewer samples than ranks.
     """
     given = [a for a in tf.nest.flatten(arrays) if a is not None]
-    total = num_samples(given)
-    if total < size:
-        raise UserError(
-            f"{total} samples to evaluate on {size} workers: each needs at least one; "
-            "give more samples"
-        )
+    _enough_samples(given, size, "evaluate")
     return take(arrays, slice(rank, None, size))
 
 
@@ -238,13 +233,19 @@ def prediction_part(x: Any, rank: int, size: int) -> Any:
     Raises:
         UserError: there are fewer samples than ranks.
     """
+    total = _enough_samples(x, size, "predict")
+    return take(x, slice(rank * total // size, (rank + 1) * total // size))
+
+
+def _enough_samples(x: Any, size: int, purpose: str) -> int:
+    """Counts samples. Raises UserError if there are fewer than ranks."""
     total = num_samples(x)
     if total < size:
         raise UserError(
-            f"{total} samples to predict on {size} workers: each needs at least one; "
+            f"{total} samples to {purpose} on {size} workers: each needs at least one; "
             "give more samples"
         )
-    return take(x, slice(rank * total // size, (rank + 1) * total // size))
+    return total
 
 
 def without_optionals(batch: Any) -> Any:

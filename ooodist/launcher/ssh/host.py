@@ -86,7 +86,7 @@ def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def module_line(python: str, folder: Path) -> str:
-    """Returns ``SshHost.module``: for a shell that begins in the home folder."""
+    """Makes ``SshHost.module``: for a shell that begins in the home folder."""
     search = os.environ.get("PYTHONPATH")
     variables = f"PYTHONPATH={shlex.quote(search)} " if search else ""
     return f"cd {shlex.quote(str(folder))} && {variables}exec {shlex.quote(python)} -m "

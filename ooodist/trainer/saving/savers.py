@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import keras
@@ -42,23 +42,21 @@ class Wanted:
     is_best: bool
 
 
+@dataclass
 class Saver(ABC):
     """Saves one checkpoint after the other.
 
-    Args:
+    Attributes:
         folder: where they go.
         keep: as ``checkpoint.keep``.
         engine: the engine that connects the ranks.
         copying: copies them to a second place; None: nothing does, or another rank's.
     """
 
-    def __init__(
-        self, folder: Path, keep: int, engine: Engine, copying: Copying | None = None
-    ) -> None:
-        self._folder = folder
-        self._keep = keep
-        self._engine = engine
-        self._copying = copying
+    folder: Path
+    keep: int
+    engine: Engine
+    copying: Copying | None
 
     @abstractmethod
     def begin(self, model: keras.Model, wanted: Wanted, *, copies: bool) -> Path:
@@ -88,51 +86,47 @@ class Saver(ABC):
             UserError: on all ranks, if something has failed on some.
         """
 
-    def finish_copies(self) -> None:
-        """Waits for the second place; all ranks call it. Raises UserError, on all of them."""
-        with self._engine.agreed():
-            if self._copying is not None:
-                self._copying.finish()
+    def finish_copies(self, more: Sequence[Path]) -> None:
+        """Copies more, and waits for the second place; all ranks call it.
+
+        Raises UserError, on all of them.
+        """
+        self._copy(more)
+        with self.engine.agreed():
+            if self.copying is not None:
+                self.copying.finish()
 
     def settle_copies(self, seconds: float) -> None:
         """Waits for the second place at most so long, after training has failed."""
-        if self._copying is not None:
-            self._copying.settle(seconds)
+        if self.copying is not None:
+            self.copying.settle(seconds)
 
     def _copy(self, paths: Sequence[Path]) -> None:
-        if self._copying is not None:
-            self._copying.begin(paths)
+        if self.copying is not None:
+            self.copying.begin(paths)
 
 
+@dataclass
 class SaveWhole(Saver):
     """Saves Keras files, on rank 0.
 
-    Args:
+    Attributes:
         rank_state: what the steps of each rank keep for themselves.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        keep: int,
-        engine: Engine,
-        copying: Copying | None = None,
-        rank_state: RankState | None = None,
-    ) -> None:
-        super().__init__(folder, keep, engine, copying)
-        self._rank_state = rank_state or RankState()
-        self._content: keras_file.Content | None = None
-        self._files: Sequence[Path] = ()
+    rank_state: RankState
+    _content: keras_file.Content | None = field(default=None, init=False)
+    _files: Sequence[Path] = field(default=(), init=False)
 
     def begin(self, model: keras.Model, wanted: Wanted, *, copies: bool) -> Path:
         name = folders.file_name(*wanted.state.place)
         self._files = [
-            *([self._folder / name] if wanted.is_due else []),
-            *([self._folder / folders.BEST_NAME] if wanted.is_best else []),
+            *([self.folder / name] if wanted.is_due else []),
+            *([self.folder / folders.BEST_NAME] if wanted.is_best else []),
         ]
-        by_rank = self._rank_state.gathered(self._engine)
-        with self._engine.agreed():
-            if self._engine.rank == 0:
+        by_rank = self.rank_state.gathered(self.engine)
+        with self.engine.agreed():
+            if self.engine.rank == 0:
                 self._content = keras_file.Content(
                     model,
                     wanted.state,
@@ -150,45 +144,38 @@ class SaveWhole(Saver):
                 keras_file.copy(self._files[0], copy)
 
     def complete(self, written: Callable[[], None]) -> None:
-        with self._engine.agreed():
+        with self.engine.agreed():
             written()
             self._content = None  # the copies
-            if self._engine.rank == 0:
-                folders.prune(self._folder, self._keep)
+            if self.engine.rank == 0:
+                folders.prune(self.folder, self.keep)
         self._copy(self._files)
 
 
+@dataclass
 class SaveParts(Saver):
     """Saves checkpoints in parts, on all ranks; the folder is on a disk that all ranks see.
 
-    Args:
+    Attributes:
         writers: returns which rank writes each variable; see :class:`parallel_write.Writing`.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        keep: int,
-        engine: Engine,
-        copying: Copying | None,
-        writers: Callable[[], Mapping[int, int]],
-    ) -> None:
-        super().__init__(folder, keep, engine, copying)
-        self._writers = writers
-        self._writing: parallel_write.Writing | None = None
-        self._first = self._best = Path()
-        self._is_best = False
+    writers: Callable[[], Mapping[int, int]]
+    _writing: parallel_write.Writing | None = field(default=None, init=False)
+    _first: Path = field(default=Path(), init=False)
+    _best: Path = field(default=Path(), init=False)
+    _is_best: bool = field(default=False, init=False)
 
     def begin(self, model: keras.Model, wanted: Wanted, *, copies: bool) -> Path:
-        self._best = self._folder / folders.best_parts_name(wanted.state.epoch)
-        first = self._folder / folders.parts_name(*wanted.state.place)
+        self._best = self.folder / folders.best_parts_name(wanted.state.epoch)
+        first = self.folder / folders.parts_name(*wanted.state.place)
         self._first, self._is_best = first if wanted.is_due else self._best, wanted.is_best
         self._writing = parallel_write.Writing(
-            self._engine,
+            self.engine,
             self._first,
             model,
             wanted.state,
-            self._writers(),
+            self.writers(),
             wanted.best_weights,
             copies=copies,
             checks=model.ooodist.strategy.watch.on_nan != "ignore",
@@ -204,11 +191,11 @@ class SaveParts(Saver):
         with self._writing.finishing():
             written()
         self._writing = None  # the copies
-        with self._engine.agreed():
-            if self._engine.rank == 0:
+        with self.engine.agreed():
+            if self.engine.rank == 0:
                 if self._is_best and self._first != self._best:
                     folders.link(self._first, self._best)
                 if self._is_best:
-                    folders.prune_best(self._folder, self._best)
-                folders.prune(self._folder, self._keep)
+                    folders.prune_best(self.folder, self._best)
+                folders.prune(self.folder, self.keep)
         self._copy([self._first, *([self._best] if self._is_best else [])])

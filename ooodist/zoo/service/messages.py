@@ -238,16 +238,7 @@ def _shapes(operator: zoo_pb2.Operator) -> list[list[int]]:
 
 
 def _meta(meta: Meta) -> zoo_pb2.Meta:
-    return made(
-        zoo_pb2.Meta,
-        name=meta.name,
-        task=meta.task,
-        dataset=meta.dataset,
-        tags=meta.tags,
-        access=meta.access,
-        accuracy=meta.accuracy,
-        parent=meta.parent,
-    )
+    return made(zoo_pb2.Meta, **vars(meta))
 
 
 def _meta_of(message: zoo_pb2.Meta) -> Meta:
