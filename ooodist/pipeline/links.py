@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from ooodist.engines.mpi_messages import wait
+from ooodist.engines.mpi_messages import reduced, wait
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.buckets import Bucket
 from ooodist.pipeline.runtime.runtime import Boundary
@@ -84,10 +84,7 @@ def gather_costs(
     for number, cost in own.items():
         exchange, cpu = exchanges[number]
         table[number] = astuple(replace(cost, exchange=exchange, exchange_cpu=cpu))
-    total = np.empty_like(table)
-    wait(ranks.world.Iallreduce(table, total, op=MPI.SUM))
-    most = np.empty_like(table)
-    wait(ranks.world.Iallreduce(table, most, op=MPI.MAX))
+    total, most = (reduced(ranks.world, table, each) for each in (MPI.SUM, MPI.MAX))
     costs = [_cost(*rows) for rows in zip(total / ranks.replicas, most, strict=True)]
     seconds = _message_seconds(transport, ranks, rank_of, boundaries)
     for number, one_way in enumerate(seconds):
@@ -123,8 +120,7 @@ def _message_seconds(
                 for _ in range(ROUNDS):
                     _pong(transport, ends[0], there, back)
         wait(ranks.world.Ibarrier())
-    total = np.empty_like(found)
-    wait(ranks.world.Iallreduce(found, total, op=MPI.SUM))
+    total = reduced(ranks.world, found, MPI.SUM)
     return [float(seconds) for seconds in total / ranks.replicas]
 
 
@@ -142,8 +138,7 @@ def _exchange_seconds(
         found[number] = alone, 0.0
         # A single bucket has nothing beside it; and what a GPU computes needs no processor.
         is_beside = len(buckets) > 1 and not tf.config.get_visible_devices("GPU")
-        own, longest = np.array(alone if is_beside else 0.0), np.empty(())
-        wait(ranks.world.Iallreduce(own, longest, op=MPI.MAX))
+        longest = reduced(ranks.world, np.array(alone if is_beside else 0.0), MPI.MAX)
         if longest >= LEAST_SUM_SECONDS:
             rounds = [
                 _sum_beside(transport, ranks, arrays, float(longest)) for _ in range(SUM_ROUNDS)

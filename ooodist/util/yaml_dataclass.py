@@ -64,8 +64,9 @@ class Range:
     def __str__(self) -> str:
         if self.most is None:
             return f"at least {self.least}"
-        between = "and less than" if self.is_open else "to"
-        return f"{self.least} {between} {self.most}"
+        if self.is_open:
+            return f"at least {self.least} and less than {self.most}"
+        return f"{self.least} to {self.most}"
 
     def contains(self, value: float) -> bool:
         """False for NaN and infinity."""
