@@ -23,7 +23,7 @@ import ooodist
 from ooodist import models
 from ooodist.config import job as job_file
 from ooodist.config.keras_objects import make_loss, make_optimizer
-from ooodist.job.preparation import load_and_build
+from ooodist.job.building import load_and_build
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE / "steps.csv"

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import keras
 
-from ooodist import engines
-from ooodist.data_parallel.compiled_strategy import CompiledDataParallel
-from ooodist.data_parallel.data_parallel_strategy import DataParallel
-from ooodist.data_parallel.live_strategy import LiveDataParallel
 from ooodist.errors import UserError
+from ooodist.job.compose import compose
 from ooodist.planner.data_parallel.plan import RankSetting, WireSetting
 from ooodist.settings.elastic import ElasticConfig, read_elastic
 from ooodist.settings.sections import ExchangeConfig, PlanningConfig
 from ooodist.settings.training import JitCompile, OnNan, Training
 from ooodist.step.backward import Order
 from ooodist.step.feature import Feature
-from ooodist.trainer.fit import DistributedFit
-from ooodist.trainer.strategy import Strategy
-from ooodist.util import yaml_dataclass
-
-logger = logging.getLogger("ooodist")
 
 
 def distribute(
@@ -137,72 +128,24 @@ def distribute(
     """
     if isinstance(features, Feature) or not all(isinstance(each, Feature) for each in features):
         raise UserError(f"features is {features!r}; it must be a list of ooodist.Feature objects")
-    exchange = {
-        "credit": credit,
-        "bucket_bytes": bucket_bytes,
-        "wire": wire,
-        "error_feedback": error_feedback,
-        "low_rank": low_rank,
-        "rows": rows,
-    }
     training = Training(
         order=order,
         k=k,
         steps_per_execution=steps_per_execution,
         accumulate=accumulate,
-        exchange=yaml_dataclass.read_dataclass(ExchangeConfig, exchange, ""),
+        exchange=ExchangeConfig(
+            credit=credit,
+            bucket_bytes=bucket_bytes,
+            wire=wire,
+            error_feedback=error_feedback,
+            low_rank=low_rank,
+            rows=rows,
+        ),
         planning=planning or PlanningConfig(),
         elastic=read_elastic(elastic),
         features=tuple(features),
         on_nan=on_nan,
         jit_compile=jit_compile,
+        sum_rows=sum_rows,
     )
-    return distributed(model, training, sum_rows=sum_rows)
-
-
-def distributed(
-    model: keras.Model, training: Training, *, sum_rows: bool | None = None
-) -> keras.Model:
-    """Makes a model train as :func:`distribute` says."""
-    engine = engines.current()
-    if sum_rows is False and engine.size > 1:
-        raise UserError(
-            f"sum_rows is False, but {engine.size} workers add up their rows; leave it out"
-        )
-    is_live = training.tries_plans and engine.size > 1
-    if training.jit_compile and training.order != "inorder" and not is_live:
-        raise UserError(
-            f"jit_compile is {training.jit_compile}, but there is one worker, so no plans are "
-            f"tried, and the order {training.order} is one that a compiled step cannot have; leave "
-            "one of them out"
-        )
-    if training.on_nan == "skip" and engine.size > 1:
-        logger.info(
-            "on_nan skip: weights are updated when all gradients of a step are there, so the next "
-            "forward pass does not overlap their exchange"
-        )
-    if training.wire != "float32":
-        is_kept = training.exchange.error_feedback
-        logger.info(
-            "wire %s: %s",
-            training.wire,
-            "there is one worker, so nothing travels"
-            if engine.size == 1
-            else f"what a gradient loses is {'added to the next' if is_kept else 'lost'}",
-        )
-    kind: type[DataParallel] = DataParallel
-    if is_live:
-        kind = LiveDataParallel
-    elif training.may_compile and training.order == "inorder":  # alone, no plan is tried
-        kind = CompiledDataParallel
-    inner = kind(model, engine, training, sum_rows=sum_rows)
-    strategy: Strategy = inner
-    if training.elastic is not None:
-        from ooodist.elastic.data_parallel import SelectiveDataParallel  # imports SciPy
-        from ooodist.elastic.elastic_strategy import Elastic
-        from ooodist.transfer import provenance
-
-        selective = SelectiveDataParallel(inner, training.elastic)
-        strategy = Elastic(selective, training.elastic, provenance.not_copied)
-    DistributedFit(strategy)
-    return model
+    return compose(model, training)

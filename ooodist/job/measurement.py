@@ -8,12 +8,13 @@ from pathlib import Path
 
 from ooodist.config import job as job_file
 from ooodist.config.job import Config
-from ooodist.data_parallel.planning import limits_of, profile_for
+from ooodist.data_parallel.planning import limits_of
 from ooodist.engines.base import Engine
-from ooodist.job.preparation import check_writable, load_and_build
-from ooodist.job.run import on_all_ranks
+from ooodist.job.all_ranks import on_all_ranks
+from ooodist.job.building import load_and_build
+from ooodist.job.preparation import check_writable
 from ooodist.planner.data_parallel.search import Limits
-from ooodist.profiler.storage import Profile
+from ooodist.profiler.storage import Profile, profile_of
 from ooodist.report.still_running import still_running
 from ooodist.settings.sections import ExchangeConfig, OrderConfig
 
@@ -66,7 +67,7 @@ def _measure(config: Config, engine: Engine, output: Path) -> Measured:
     settings = config.planning
     batch = next(iter(data.train))
     with still_running("measuring") if engine.rank == 0 else nullcontext():
-        profile = profile_for(model, batch, engine, settings, accumulate=config.accumulate)
+        profile = profile_of(model, batch, engine, settings, accumulate=config.accumulate)
     updates = steps_per_epoch // config.accumulate
     limits = limits_of(engine, settings, config.steps_per_execution, updates * config.epochs)
     # No call reaches over the end of an epoch.

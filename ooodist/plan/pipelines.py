@@ -186,8 +186,9 @@ def _measure(
         output: the folder that will be written, which is checked first.
     """
     # Imported late, because they import TensorFlow, which takes seconds.
-    from ooodist.job.preparation import check_writable, load_and_build
-    from ooodist.job.run import on_all_ranks
+    from ooodist.job.all_ranks import on_all_ranks
+    from ooodist.job.building import load_and_build
+    from ooodist.job.preparation import check_writable
     from ooodist.pipeline.layers.measure import measure_layers
     from ooodist.pipeline.stages import calls_of, parts_of_split
 

@@ -178,7 +178,7 @@ class LiveSearch(ABC, Generic[Found]):
             self._search_again()
 
     def _detecting_drift(self, run: Run) -> DriftDetector:
-        """Returns ``run``, which calls :meth:`_on_drift` when step times drift."""
+        """Wraps ``run`` to call :meth:`_on_drift` when step times drift."""
         return DriftDetector(self._engine, run, self._windows, self._on_drift)
 
     def _on_drift(self, before: float, now: float) -> None:

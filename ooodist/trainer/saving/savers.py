@@ -12,7 +12,7 @@ bucket takes in one step, and ``best.keras`` can replace. Where none has, it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -145,8 +145,13 @@ class Saver:
         if self._copying is not None:
             self._copying.begin(self._paths)
 
-    def finish_copies(self) -> None:
-        """Waits for the second place; all ranks call it. Raises UserError, on all of them."""
+    def finish_copies(self, more: Sequence[Path]) -> None:
+        """Copies more, and waits for the second place; all ranks call it.
+
+        Raises UserError, on all of them.
+        """
+        if self._copying is not None:
+            self._copying.begin(more)
         with self._engine.agreed():
             if self._copying is not None:
                 self._copying.finish()

@@ -178,7 +178,7 @@ def test_ignored_is_what_it_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"on_nan": "resume"}, "on_nan is 'resume'; it must be one of stop, skip, ignore"),
+        ({"on_nan": "resume"}, "on_nan is resume; it must be one of stop, skip, ignore"),
         ({"on_nan": "skip", "wire": "float16"}, "on_nan is skip, but wire is float16"),
         ({"on_nan": "skip", "elastic": {"rho": 0.5}}, "on_nan is skip, but elastic trains"),
     ],

@@ -13,9 +13,9 @@ import pytest
 from ooodist import engines
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-from ooodist.job import operator_metrics
-from ooodist.job.operator_metrics import WriteMetrics
-from ooodist.job.speeds import Speeds
+from ooodist.job.reporting import operator_metrics
+from ooodist.job.reporting.operator_metrics import WriteMetrics
+from ooodist.job.reporting.speeds import Speeds
 from ooodist.report.data_parallel.trace import TraceSummary
 from ooodist.trainer.progress import StepTimer
 from tests.job.test_run import run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ooodist.job.summary import compare
+from ooodist.job.reporting.summary import compare
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from typing import Any
 import keras
 
 from ooodist.errors import UserError
-from ooodist.job.speeds import Speeds
+from ooodist.job.reporting.speeds import Speeds
 
 SECONDS_BETWEEN_FILES = 5.0
 _HELP = {

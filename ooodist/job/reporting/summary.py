@@ -51,14 +51,14 @@ def summary(
         *_elastic(job),
         *_warm_start(job),
     ]
-    if skipped := job.model.ooodist.strategy.watch.num_skipped:
+    if skipped := job.strategy.watch.num_skipped:
         facts.append(("left out", f"{counted(skipped, 'step')}, as gradients were not finite"))
     if result:
         values = ", ".join(f"{name} {value:.4f}" for name, value in result.items())
         facts.append(("validation", values))
     if step_seconds:
-        samples = config.batch * job.workers / step_seconds
-        predicted = job.model.ooodist.strategy.predicted_seconds
+        samples = job.global_batch / step_seconds
+        predicted = job.strategy.predicted_seconds
         beside = "" if predicted is None else f"; predicted {predicted * 1000:.1f}"
         speed = f"{step_seconds * 1000:.1f} ms a step (median{beside}), {samples:.0f} samples/s"
         facts.append(("speed", speed))
@@ -105,7 +105,7 @@ def _how(job: PreparedJob) -> tuple[str, str]:
     """The order of the work, in a few words."""
     parallel, order = job.config.parallel, job.config.order
     if parallel is not None:
-        schedule = job.model.ooodist.strategy.inner.fastest.schedule
+        schedule = job.strategy.inner.fastest.schedule
         of_auto = f"{AUTO}: " if parallel.schedule == AUTO and schedule.name != AUTO else ""
         pipelines = f"{parallel.data} pipelines, each of " if parallel.data > 1 else ""
         return (
@@ -115,7 +115,7 @@ def _how(job: PreparedJob) -> tuple[str, str]:
             f"schedule {of_auto}{schedule.name}",
         )
     name = order.name if order.k is None else f"first_k, k = {order.k}"
-    strategy = job.model.ooodist.strategy
+    strategy = job.strategy
     if isinstance(strategy, LiveDataParallel):
         if strategy.tried is None:
             return "order", f"{name}: the default, as the training was too short to plan for"
@@ -126,7 +126,7 @@ def _how(job: PreparedJob) -> tuple[str, str]:
 
 def _elastic(job: PreparedJob) -> list[tuple[str, str]]:
     """What elastic training did, if the job was elastic."""
-    config, state = job.config.elastic, job.model.ooodist.strategy.selection()
+    config, state = job.config.elastic, job.strategy.selection()
     if config is None or state is None:
         return []
     renewals = state["renewals"]
