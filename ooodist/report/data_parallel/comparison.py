@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from ooodist.planner.data_parallel.plan import PlanWithCosts
 from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.profiler.recording.timeline import Timeline
+from ooodist.report.chart import Chart
+from ooodist.report.data_parallel.charts import simulated
 from ooodist.report.data_parallel.overlap import measure_overlap, simulated_overlap
-from ooodist.report.data_parallel.tracks import predicted
-from ooodist.report.perfetto import Process
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RecordedPlan:
     first_steps: tuple[int, ...]
     timeline: Timeline
 
-    def predicted_processes(self, *, first_step: int) -> list[Process]:
+    def predicted_charts(self, *, first_step: int) -> list[Chart]:
         """The prediction to show with the recording; nothing if the costs are unknown.
 
         Each call begins where the recorded one did, or when the previous predicted one ends.
@@ -72,13 +72,13 @@ class RecordedPlan:
         if costs is None or network is None:
             return []
         simulation = Simulator(costs, network).run(self.planned.plan)
-        launches: list[tuple[float, int]] = []
+        calls: list[tuple[float, int]] = []
         for step in self.first_steps:
             begin = min(unit.start for unit in self.timeline.units if unit.step == step)
-            if launches:
-                begin = max(begin, launches[-1][0] + simulation.launch_seconds)
-            launches.append((begin, step + first_step))
-        return [predicted(simulation, costs, number=1, title="predicted", launches=launches)]
+            if calls:
+                begin = max(begin, calls[-1][0] + simulation.launch_seconds)
+            calls.append((begin, step + first_step))
+        return [simulated(simulation, costs, network, name="predicted", calls=calls)]
 
     def compare(self, measured_seconds: float, note: str = "") -> Comparison:
         """Compares the plan's prediction with the measured seconds per step."""

@@ -1,11 +1,9 @@
-"""Formats plans side by side: as a table for people, and as CSV."""
+"""Compares plans: as a table for people, and as CSV."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.bound import lower_bound
@@ -15,6 +13,7 @@ from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.planner.narrowing import narrow_bytes
 from ooodist.planner.rows import with_rows
 from ooodist.planner.wire import at_least
+from ooodist.report.tables import aligned, milliseconds, readable_bytes
 from ooodist.util.quantity import counted
 
 BOUND = "lower_bound"
@@ -26,8 +25,6 @@ TITLES = {
     CARRIED: "planned, carrying",
     NARROW: "planned, with a wire:",
 }  # others keep their names
-_MILLI = 1e3
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True)
@@ -198,7 +195,7 @@ def text(table: Table) -> str:
         *(
             (
                 row.title,
-                f"{row.step_seconds * _MILLI:.1f}",
+                milliseconds(row.step_seconds),
                 f"{row.speed_up:.2f}x",
                 f"{row.share:.0%}",
                 _or_dash(row.num_exchanges),
@@ -219,7 +216,7 @@ def sweep_text(tables: Sequence[Table]) -> str:
         *(
             (
                 table.cluster.title,
-                *(f"{row.step_seconds * _MILLI:.1f}" for row in table.rows),
+                *(milliseconds(row.step_seconds) for row in table.rows),
                 f"{table.best.speed_up:.2f}x",
                 *(
                     f"{table.best.speed_up / table.row(other).speed_up:.2f}x"
@@ -233,42 +230,28 @@ def sweep_text(tables: Sequence[Table]) -> str:
     return aligned(lines)
 
 
-def write_csv(tables: Sequence[Table], file: Path) -> None:
-    """Writes a line per plan and cluster; the file is replaced. Raises OSError."""
-    with file.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(
-            [
-                *("model", "engine", "workers", "servers", "bandwidth", "latency"),
-                *("plan", "k", "step_ms", "speed_up", "share_of_bound"),
-                *("exchanges", "steps_per_execution", "peak_bytes", "carried", "narrow_bytes"),
-            ]
-        )
-        for table in tables:
-            cluster = table.cluster
-            where = (
-                *(table.subject.title, cluster.network.engine, cluster.network.workers),
-                *(cluster.servers, cluster.bandwidth, cluster.latency),
-            )
-            for row in table.rows:
-                step_ms = f"{row.step_seconds * _MILLI:.4f}"
-                shares = (f"{row.speed_up:.4f}", f"{row.share:.4f}")
-                counts = (row.num_exchanges, row.steps_per_execution, row.peak_bytes)
-                writer.writerow(
-                    [
-                        *(*where, row.name, row.k, step_ms, *shares, *counts),
-                        *(row.num_carried, row.narrow_bytes),
-                    ]
-                )
-
-
-def readable_bytes(num_bytes: float) -> str:
-    """Formats bytes: ``1536`` as ``1.5 KiB``."""
-    for unit in _UNITS[:-1]:
-        if num_bytes < 1024:
-            return f"{num_bytes:.0f} {unit}" if unit == _UNITS[0] else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:.1f} {_UNITS[-1]}"
+def csv_rows(tables: Sequence[Table]) -> Iterator[dict[str, object]]:
+    """Yields a row for each plan and cluster."""
+    for table in tables:
+        for row in table.rows:
+            yield {
+                "model": table.subject.title,
+                "engine": table.cluster.network.engine,
+                "workers": table.cluster.network.workers,
+                "servers": table.cluster.servers,
+                "bandwidth": table.cluster.bandwidth,
+                "latency": table.cluster.latency,
+                "plan": row.name,
+                "k": row.k,
+                "step_ms": f"{row.step_seconds * 1e3:.4f}",
+                "speed_up": f"{row.speed_up:.4f}",
+                "share_of_bound": f"{row.share:.4f}",
+                "exchanges": row.num_exchanges,
+                "steps_per_execution": row.steps_per_execution,
+                "peak_bytes": row.peak_bytes,
+                "carried": row.num_carried,
+                "narrow_bytes": row.narrow_bytes,
+            }
 
 
 def _k(plan: Plan, costs: StepCosts) -> int:
@@ -282,15 +265,3 @@ def _title(name: str) -> str:
 
 def _or_dash(number: int | None) -> str:
     return "-" if number is None else str(number)
-
-
-def aligned(lines: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    """Formats columns two blanks apart; those in ``left`` are left-justified, others right."""
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )

@@ -16,9 +16,9 @@ import tensorflow as tf
 from ooodist.errors import UserError
 from ooodist.profiler.recording.timeline import make_timeline
 from ooodist.profiler.recording.xplane import read_op_events, start_recording
+from ooodist.report.data_parallel.charts import recorded
 from ooodist.report.data_parallel.comparison import Comparison, RecordedPlan, recorded_plan
 from ooodist.report.data_parallel.overlap import measure_overlap
-from ooodist.report.data_parallel.tracks import recorded
 from ooodist.report.perfetto import write_perfetto
 from ooodist.util.quantity import counted
 
@@ -214,10 +214,10 @@ class Trace(keras.callbacks.Callback):
             )
         first_step = self._steps_before + 1
         to_compare = recorded_plan(self.model.ooodist.strategy.inner.planned, timeline)
-        processes = [recorded(timeline, first_step=first_step, title="measured, rank 0")]
-        processes += to_compare.predicted_processes(first_step=first_step) if to_compare else []
+        charts = [recorded(timeline, first_step=first_step, name="measured, rank 0")]
+        charts += to_compare.predicted_charts(first_step=first_step) if to_compare else []
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_perfetto(processes, self._path)
+        write_perfetto(charts, self._path)
         self._to_compare = to_compare
         overlap = measure_overlap(timeline)
         return TraceSummary(

@@ -21,8 +21,8 @@ from ooodist.report.data_parallel.overlap import Overlap
 from ooodist.report.data_parallel.trace import FILE_NAME
 from ooodist.report.perfetto import write_perfetto
 from ooodist.report.pipeline import overlap
+from ooodist.report.pipeline.charts import pipeline_chart
 from ooodist.report.pipeline.outcomes import Simulated
-from ooodist.report.pipeline.tracks import pipeline_process
 
 logger = logging.getLogger("ooodist")
 
@@ -149,13 +149,10 @@ class PipelineTrace(keras.callbacks.Callback):
         shown = [("predicted", predicted)]
         first = self._done - len(timelines) + 1
         shown += [(f"measured, step {n}", t) for n, t in enumerate(timelines, first)]
-        processes = [
-            pipeline_process(Simulated(plan, timeline), number=number, title=title)
-            for number, (title, timeline) in enumerate(shown)
-        ]
+        charts = [pipeline_chart(Simulated(plan, timeline), name) for name, timeline in shown]
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_perfetto(processes, self._path)
+            write_perfetto(charts, self._path)
         except OSError as error:
             logger.warning("report.trace: %s cannot be written: %s", self._path, error)
             return

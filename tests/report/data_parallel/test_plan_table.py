@@ -21,12 +21,12 @@ from ooodist.report.data_parallel.plan_table import (
     Cluster,
     Subject,
     Table,
+    csv_rows,
     make_table,
-    readable_bytes,
     sweep_text,
     text,
-    write_csv,
 )
+from ooodist.report.tables import write_csv
 from tests.planner.chains import chain_costs, each_alone
 
 COSTS = chain_costs([1, 1, 3], forward=0.1, output_gradient=0.1, weight_gradient=0.1)
@@ -104,14 +104,6 @@ def test_memory_is_shown_where_it_is_known() -> None:
     assert text(table_of(costs)).splitlines()[3].endswith("4.0 MiB")
 
 
-@pytest.mark.parametrize(
-    ("num_bytes", "shown"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB")],
-)
-def test_readable_bytes(num_bytes: int, shown: str) -> None:
-    assert readable_bytes(num_bytes) == shown
-
-
 def test_sweep_has_a_line_a_cluster() -> None:
     few, many = table_of(workers=4), table_of(workers=64)
     head, *lines = sweep_text([few, many]).splitlines()
@@ -128,7 +120,7 @@ def test_sweep_has_a_line_a_cluster() -> None:
 
 def test_csv(tmp_path: Path) -> None:
     file = tmp_path / "plans.csv"
-    write_csv([table_of(workers=4), table_of(workers=64)], file)
+    write_csv(csv_rows([table_of(workers=4), table_of(workers=64)]), file)
     with file.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 12
