@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+Row = Mapping[str, Any]  # values by the name of their column in CSV; None: not known
+# By the head of a column of a text: the column in CSV, and how a text shows a value.
+Columns = dict[str, tuple[str, Callable[[Any], str]]]
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
@@ -21,16 +26,22 @@ def aligned(lines: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
     )
 
 
-def write_csv(rows: Iterable[Mapping[str, object]], file: Path) -> None:
-    """Writes rows, of which there is at least one, under the names of their cells.
+def cells(row: Row, columns: Columns) -> list[str]:
+    """The cells of a text for these columns of a row."""
+    return ["-" if row[name] is None else show(row[name]) for name, show in columns.values()]
+
+
+def write_csv(rows: Sequence[Row], file: Path) -> None:
+    """Writes rows, of which there is at least one, and the names of their columns.
 
     The file is replaced. Raises OSError.
     """
-    first, *others = rows
     with file.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, first)
+        writer = csv.DictWriter(stream, rows[0])
         writer.writeheader()
-        writer.writerows([first, *others])
+        for row in rows:
+            values = row.items()
+            writer.writerow({name: f"{v:.6f}" if isinstance(v, float) else v for name, v in values})
 
 
 def readable_bytes(num_bytes: float) -> str:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from ooodist.report.tables import (
+    Columns,
     aligned,
+    cells,
     milliseconds,
     readable_bytes,
     readable_seconds,
@@ -23,10 +25,15 @@ def test_aligned() -> None:
 
 def test_csv(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
-    write_csv(iter([{"name": "a, b", "k": None}, {"k": 2, "name": "c"}]), file)
-    assert file.read_text().splitlines() == ["name,k", '"a, b",', "c,2"]
+    write_csv([{"name": "a, b", "k": None}, {"k": 1 / 3, "name": "c"}], file)
+    assert file.read_text().splitlines() == ["name,k", '"a, b",', "c,0.333333"]
     with pytest.raises(FileNotFoundError):
         write_csv([{"k": 1}], tmp_path / "nowhere" / "rows.csv")
+
+
+def test_cells_show_what_is_known() -> None:
+    columns: Columns = {"gain": ("speed_up", "{:.1f}x".format), "number": ("number", str)}
+    assert cells({"number": None, "name": "a", "speed_up": 1.25}, columns) == ["1.2x", "-"]
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ooodist.planner.data_parallel import plan as plan_files
 from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.plan import write as write_plan
 from ooodist.planner.data_parallel.search import Limits, comparison
 from ooodist.planner.data_parallel.simulate import Simulation, Simulator
+from ooodist.report import plan_files
 from ooodist.report.chart import Chart
 from ooodist.report.data_parallel.charts import calls_within, simulated
 from ooodist.report.data_parallel.overlap import simulated_overlap
@@ -18,21 +19,11 @@ from ooodist.report.data_parallel.plan_table import (
     Cluster,
     Subject,
     Table,
-    csv_rows,
     make_table,
     sweep_text,
     text,
 )
-from ooodist.report.plan_files import (
-    COSTS_NAME,
-    CSV_NAME,
-    FIGURE_NAMES,
-    PLAN_NAME,
-    TRACE_NAME,
-    files_text,
-    write_charts,
-    written_to,
-)
+from ooodist.report.plan_files import files_text, write_charts, written_to
 from ooodist.report.search_line import SearchLine
 from ooodist.report.tables import milliseconds, write_csv
 from ooodist.util import yaml_dataclass
@@ -80,12 +71,13 @@ def plan_clusters(
             folder.mkdir(parents=True, exist_ok=True)
             _write(folder, plans, tables[-1])
     with written_to(output):
-        write_csv(csv_rows(tables), output / CSV_NAME)
-        yaml_dataclass.write_file(subject.costs, output / COSTS_NAME)
+        rows = [row for table in tables for row in table.rows.values()]
+        write_csv(rows, output / plan_files.CSV_NAME)
+        yaml_dataclass.write_file(subject.costs, output / plan_files.COSTS_NAME)
     if len(tables) > 1:
-        return f"{sweep_text(tables)}\n\n{files_text(output, [CSV_NAME, COSTS_NAME])}"
-    files = [PLAN_NAME, *FIGURE_NAMES, TRACE_NAME, CSV_NAME, COSTS_NAME]
-    return f"{text(tables[0])}\n\n{files_text(output, files)}"
+        files = files_text(output, [plan_files.CSV_NAME, plan_files.COSTS_NAME])
+        return f"{sweep_text(tables)}\n\n{files}"
+    return f"{text(tables[0])}\n\n{files_text(output, plan_files.OF_CLUSTER)}"
 
 
 def _write(folder: Path, plans: Mapping[str, Plan], table: Table) -> None:
@@ -98,7 +90,7 @@ def _write(folder: Path, plans: Mapping[str, Plan], table: Table) -> None:
     # For those who run the plan without the costs.
     share = simulated_overlap(simulations[best], latency).share
     predicted = replace(plan.predicted, hidden_share=share)
-    plan_files.write(replace(plan, predicted=predicted), folder / PLAN_NAME)
+    write_plan(replace(plan, predicted=predicted), folder / plan_files.PLAN_NAME)
     seconds = STEPS_SHOWN * next(iter(simulations.values())).step_seconds
     charts = [
         _chart(table, plans[name], name, simulation, seconds)
@@ -110,11 +102,10 @@ def _write(folder: Path, plans: Mapping[str, Plan], table: Table) -> None:
 def _chart(table: Table, plan: Plan, name: str, simulation: Simulation, seconds: float) -> Chart:
     """A chart of calls that take at least so many seconds together."""
     costs, network = table.subject.costs, table.cluster.network
-    row = table.row(name)
-    speed_up = "" if row is table.rows[0] else f" ({row.speed_up:.2f}x)"
+    speed_up = "" if name == "baseline" else f" ({table.rows[name]['speed_up']:.2f}x)"
     hidden = simulated_overlap(simulation, network.latency).share
     title = (
-        f"{name}: {milliseconds(row.step_seconds)} ms a step{speed_up}, "
+        f"{name}: {milliseconds(simulation.step_seconds)} ms a step{speed_up}, "
         f"{counted(simulation.steps, 'step')} a call, {hidden:.0%} of the exchange hidden"
     )
     calls = calls_within(seconds, simulation)

@@ -78,12 +78,20 @@ class Setting:
         return ", ".join(words)
 
     @property
+    def short(self) -> str:
+        """The setting in letters: ``p=4, m=8``."""
+        return ", ".join(f"{letter}={number}" for letter, number in self._letters)
+
+    @property
     def folder(self) -> str:
-        """The name of the folder for the setting's files."""
-        name = f"p{self.ranks}-m{self.microbatches}"
-        if self.chunks is not None:
-            name += f"-v{self.chunks}"
-        return name if self.replicas == 1 else f"{name}-d{self.replicas}"
+        """The name of the folder for the setting's files: ``p4-m8``."""
+        return "-".join(f"{letter}{number}" for letter, number in self._letters)
+
+    @property
+    def _letters(self) -> list[tuple[str, int]]:
+        replicas = self.replicas if self.replicas > 1 else None
+        numbers = (self.ranks, self.microbatches, self.chunks, replicas)
+        return [(letter, n) for letter, n in zip("pmvd", numbers, strict=True) if n is not None]
 
 
 @dataclass(frozen=True)

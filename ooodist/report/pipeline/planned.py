@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import to_csv
+from ooodist.report import plan_files
 from ooodist.report.grid import time_grid
 from ooodist.report.memory_picture import draw_memory
 from ooodist.report.picture import write
@@ -23,19 +24,7 @@ from ooodist.report.pipeline.outcomes import (
     compare,
 )
 from ooodist.report.pipeline.sweep import draw_sweep
-from ooodist.report.plan_files import (
-    COSTS_NAME,
-    CSV_NAME,
-    FIGURE_NAMES,
-    MEMORY_NAMES,
-    PLACEMENT_NAME,
-    SCHEDULE_NAME,
-    SWEEP_NAMES,
-    TRACE_NAME,
-    files_text,
-    write_charts,
-    written_to,
-)
+from ooodist.report.plan_files import files_text, write_charts, written_to
 from ooodist.report.tables import milliseconds, readable_bytes, write_csv
 from ooodist.util import yaml_dataclass
 
@@ -62,7 +51,7 @@ def plan_pipelines(
     """
     comparisons = []
     for setting in settings:
-        logger.info("planning %s", _short(setting))
+        logger.info("planning %s", setting.short)
         comparisons.append(compare(subject, setting, names))
     if all(comparison.best is None for comparison in comparisons):
         last = comparisons[-1].outcomes[-1]
@@ -72,7 +61,8 @@ def plan_pipelines(
         )
     with written_to(output):
         output.mkdir(parents=True, exist_ok=True)
-        write_csv(table.csv_rows(comparisons), output / CSV_NAME)
+        rows = [row for comparison in comparisons for row in table.csv_rows(comparison)]
+        write_csv(rows, output / plan_files.CSV_NAME)
         if len(comparisons) == 1:
             return _one(comparisons[0], output)
         return _sweep(comparisons, output)
@@ -82,11 +72,11 @@ def _one(comparison: Comparison, output: Path) -> str:
     assert comparison.best is not None
     outcome, simulated = comparison.best
     _write(comparison, output)
-    files = [SCHEDULE_NAME, *FIGURE_NAMES, *MEMORY_NAMES, TRACE_NAME, CSV_NAME, COSTS_NAME]
+    files = list(plan_files.OF_PIPELINE)
     hosts = []
     if comparison.placement is not None:
         hosts.append(placement.text(comparison, simulated))
-        files.append(PLACEMENT_NAME)
+        files.append(plan_files.PLACEMENT_NAME)
     return "\n\n".join(
         [
             table.text(comparison),
@@ -106,33 +96,33 @@ def _sweep(comparisons: Sequence[Comparison], output: Path) -> str:
         folder.mkdir(exist_ok=True)
         _write(comparison, folder)
     title = f"{comparisons[0].subject.title}, {comparisons[0].conditions}"
-    write(draw_sweep(comparisons, title), [output / name for name in SWEEP_NAMES])
+    write(draw_sweep(comparisons, title), [output / name for name in plan_files.SWEEP_NAMES])
     fastest = table.fastest(comparisons)
     hosts = []
     if fastest.placement is not None and fastest.best is not None:
         title = f"placement of {fastest.setting.title}:"
         hosts.append(f"{title}\n{placement.text(fastest, fastest.best[1])}")
     folders = [comparison.setting.folder for comparison in usable]
-    files = files_text(output, [*SWEEP_NAMES, CSV_NAME], folders)
+    files = files_text(output, [*plan_files.SWEEP_NAMES, plan_files.CSV_NAME], folders)
     return "\n\n".join([table.sweep_text(comparisons), *hosts, files])
 
 
 def _write(comparison: Comparison, folder: Path) -> None:
     """Writes the files for one setting."""
     assert comparison.best is not None
-    logger.info("drawing %s", _short(comparison.setting))
+    logger.info("drawing %s", comparison.setting.short)
     schedule = comparison.best[1].plan.schedule
-    (folder / SCHEDULE_NAME).write_text(to_csv(schedule), encoding="utf-8")
-    yaml_dataclass.write_file(comparison.costs, folder / COSTS_NAME)
+    (folder / plan_files.SCHEDULE_NAME).write_text(to_csv(schedule), encoding="utf-8")
+    yaml_dataclass.write_file(comparison.costs, folder / plan_files.COSTS_NAME)
     if comparison.placement is not None:
-        write_csv(placement.csv_rows(comparison), folder / PLACEMENT_NAME)
+        write_csv(placement.csv_rows(comparison), folder / plan_files.PLACEMENT_NAME)
     charts = [
         pipeline_chart(simulated, outcome.name, _title(comparison, outcome, simulated))
         for outcome, simulated in comparison.shown
     ]
     write_charts(charts, comparison.title, folder)
     memory = draw_memory(charts, comparison.costs.memory_limit, comparison.title)
-    write(memory, [folder / name for name in MEMORY_NAMES])
+    write(memory, [folder / name for name in plan_files.MEMORY_NAMES])
 
 
 def _title(comparison: Comparison, outcome: Outcome, simulated: Simulated) -> str:
@@ -165,12 +155,3 @@ def _without_barrier(simulated: Simulated) -> list[str]:
         f"without a barrier between steps: {period} ms a step (ranks need one only with "
         "global_clipnorm or loss scaling)"
     ]
-
-
-def _short(setting: Setting) -> str:
-    words = [f"p={setting.ranks}, m={setting.microbatches}"]
-    if setting.chunks is not None:
-        words.append(f"v={setting.chunks}")
-    if setting.replicas > 1:
-        words.append(f"d={setting.replicas}")
-    return ", ".join(words)

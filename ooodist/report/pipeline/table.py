@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ooodist.planner.pipeline.layer_costs import Link, ModelCosts
-from ooodist.report.pipeline.outcomes import BASELINE, FREE_LINKS, Comparison, Outcome, Simulated
-from ooodist.report.tables import aligned, milliseconds, readable_bytes
+from ooodist.report.pipeline.outcomes import BASELINE, FREE_LINKS, Comparison, Simulated
+from ooodist.report.tables import Columns, aligned, cells, milliseconds, readable_bytes
 
 _MILLI = 1e3
 _LONGEST_NAME = 24  # characters of a layer's name
@@ -14,13 +15,12 @@ _LONGEST_NAME = 24  # characters of a layer's name
 
 def text(comparison: Comparison) -> str:
     """A table with a line for each schedule, and below it why some cannot be used."""
-    lines = [("", *_heads([comparison]), "peak memory", "fits")]
-    notes = []
-    for outcome in comparison.outcomes:
-        cells = _cells(comparison, outcome, [comparison])
-        lines.append((outcome.name, *cells, "no" if outcome.refused else "yes"))
-        if outcome.refused:
-            notes.append(f"{outcome.name} cannot be used: {outcome.refused}")
+    columns: Columns = {**_columns([comparison]), "fits": ("fits", str)}
+    rows = csv_rows(comparison)
+    lines = [("", *columns), *((row["schedule"], *cells(row, columns)) for row in rows)]
+    notes = [
+        f"{row['schedule']} cannot be used: {row['refused']}" for row in rows if row["refused"]
+    ]
     notes.append(
         "bubble: the share of the step's makespan in which ranks wait; "
         "of spans: of each rank's own time, from its first action to its last"
@@ -44,57 +44,59 @@ def stages_text(comparison: Comparison, simulated: Simulated) -> str:
 
 def sweep_text(comparisons: Sequence[Comparison]) -> str:
     """A line for each setting with its best schedule, and the reasons where none fits."""
-    heads = ("", "best", *_heads(comparisons), "memory")
-    lines = [heads]
+    columns = _columns(comparisons)
+    columns["memory"] = columns.pop("peak memory")
+    lines = [("", "best", *columns)]
     notes = list(_notes(comparisons))
     for comparison in comparisons:
         title = comparison.setting.title
         if comparison.best is None:
             last = comparison.outcomes[-1]
-            lines.append((title, *["-"] * (len(heads) - 1)))
+            lines.append((title, *["-"] * (1 + len(columns))))
             notes.append(f"nothing for {title}; {last.name}: {last.refused}")
         else:
-            outcome, _ = comparison.best
-            lines.append((title, outcome.name, *_cells(comparison, outcome, comparisons)))
+            best = comparison.best[0].name
+            row = next(row for row in csv_rows(comparison) if row["schedule"] == best)
+            lines.append((title, best, *cells(row, columns)))
     notes += _fastest_of_devices(comparisons)
     title = f"{comparisons[0].subject.title}, {comparisons[0].conditions}"
     return "\n".join([title, "", aligned(lines, left=(0, 1)), *(["", *notes] if notes else [])])
 
 
-def csv_rows(comparisons: Sequence[Comparison]) -> Iterator[dict[str, object]]:
-    """Yields a row for each schedule of each setting."""
-    for comparison in comparisons:
-        setting = comparison.setting
-        for outcome in comparison.outcomes:
-            row: dict[str, object] = {
-                "model": comparison.subject.title,
-                "ranks": setting.ranks,
-                "replicas": setting.replicas,
-                "shard_optimizer": "yes" if setting.shard_optimizer else "no",
-                "microbatches": setting.microbatches,
-                "chunks": setting.chunks,
-                "schedule": outcome.name,
-                **dict.fromkeys(("step_ms", "exposed_exchange_ms", "makespan_ms", "throughput")),
-                "unit": comparison.subject.unit,
-                **dict.fromkeys(("speed_up", "bubble", "bubble_of_spans", "peak_bytes")),
-                "memory_limit": comparison.costs.memory_limit,
-                "fits": "no" if outcome.refused else "yes",
-                "refused": outcome.refused,
+def csv_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """A row for each schedule."""
+    setting, rows = comparison.setting, []
+    for outcome in comparison.outcomes:
+        row = {
+            "model": comparison.subject.title,
+            "ranks": setting.ranks,
+            "replicas": setting.replicas,
+            "shard_optimizer": "yes" if setting.shard_optimizer else "no",
+            "microbatches": setting.microbatches,
+            "chunks": setting.chunks,
+            "schedule": outcome.name,
+            **dict.fromkeys(("step_ms", "exposed_exchange_ms", "makespan_ms", "throughput")),
+            "unit": comparison.subject.unit,
+            **dict.fromkeys(("speed_up", "bubble", "bubble_of_spans", "peak_bytes")),
+            "memory_limit": comparison.costs.memory_limit,
+            "fits": "no" if outcome.refused else "yes",
+            "refused": outcome.refused,
+        }
+        if (simulated := outcome.simulated) is not None:
+            timeline = simulated.timeline
+            row |= {
+                "chunks": simulated.chunks,
+                "step_ms": simulated.seconds * _MILLI,
+                "exposed_exchange_ms": timeline.exposed_exchange * _MILLI,
+                "makespan_ms": timeline.makespan * _MILLI,
+                "throughput": comparison.throughput(simulated),
+                "speed_up": comparison.speed_up(simulated),
+                "bubble": timeline.bubble,
+                "bubble_of_spans": simulated.bubble_of_spans,
+                "peak_bytes": simulated.peak_bytes,
             }
-            if (simulated := outcome.simulated) is not None:
-                timeline, speed_up = simulated.timeline, comparison.speed_up(simulated)
-                row |= {
-                    "chunks": simulated.chunks,
-                    "step_ms": f"{simulated.seconds * _MILLI:.6f}",
-                    "exposed_exchange_ms": f"{timeline.exposed_exchange * _MILLI:.6f}",
-                    "makespan_ms": f"{timeline.makespan * _MILLI:.6f}",
-                    "throughput": f"{comparison.throughput(simulated):.6f}",
-                    "speed_up": None if speed_up is None else f"{speed_up:.6f}",
-                    "bubble": f"{timeline.bubble:.6f}",
-                    "bubble_of_spans": f"{simulated.bubble_of_spans:.6f}",
-                    "peak_bytes": simulated.peak_bytes,
-                }
-            yield row
+        rows.append(row)
+    return rows
 
 
 def fastest(comparisons: Sequence[Comparison]) -> Comparison:
@@ -106,31 +108,21 @@ def fastest(comparisons: Sequence[Comparison]) -> Comparison:
     return max(comparisons, key=throughput)
 
 
-def _heads(comparisons: Sequence[Comparison]) -> list[str]:
-    """The heads of all cells but the last."""
-    exposed = ["exposed"] if _have_replicas(comparisons) else []
-    unit = comparisons[0].subject.unit
-    return ["chunks", "ms/step", *exposed, unit, f"over {BASELINE}", "bubble", "of spans"]
-
-
-def _cells(
-    comparison: Comparison, outcome: Outcome, comparisons: Sequence[Comparison]
-) -> list[str]:
-    """A schedule's cells in a table of comparisons: as ``_heads``, and the peak memory."""
-    if (simulated := outcome.simulated) is None:
-        return ["-"] * (len(_heads(comparisons)) + 1)
-    timeline, speed_up = simulated.timeline, comparison.speed_up(simulated)
-    exposed = [milliseconds(timeline.exposed_exchange)] if _have_replicas(comparisons) else []
-    return [
-        str(simulated.chunks),
-        milliseconds(simulated.seconds),
-        *exposed,
-        f"{comparison.throughput(simulated):.1f}",
-        "-" if speed_up is None else f"{speed_up:.2f}x",
-        f"{timeline.bubble:.1%}",
-        f"{simulated.bubble_of_spans:.1%}",
-        readable_bytes(simulated.peak_bytes) if simulated.peak_bytes else "-",
-    ]
+def _columns(comparisons: Sequence[Comparison]) -> Columns:
+    """What texts show of each schedule."""
+    columns: Columns = {
+        "chunks": ("chunks", str),
+        "ms/step": ("step_ms", lambda ms: milliseconds(ms / _MILLI)),
+        "exposed": ("exposed_exchange_ms", lambda ms: milliseconds(ms / _MILLI)),
+        comparisons[0].subject.unit: ("throughput", "{:.1f}".format),
+        f"over {BASELINE}": ("speed_up", "{:.2f}x".format),
+        "bubble": ("bubble", "{:.1%}".format),
+        "of spans": ("bubble_of_spans", "{:.1%}".format),
+        "peak memory": ("peak_bytes", lambda number: readable_bytes(number) if number else "-"),
+    }
+    if not _have_replicas(comparisons):
+        del columns["exposed"]
+    return columns
 
 
 def _notes(comparisons: Sequence[Comparison]) -> Iterator[str]:

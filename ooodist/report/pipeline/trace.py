@@ -10,19 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
-from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import COMPUTE_KINDS
 from ooodist.planner.pipeline.plan import PipelinePlan
 from ooodist.planner.pipeline.simulate import Exchange, MeasuredRun, PipelineTimeline, Run
 from ooodist.report.data_parallel.overlap import Overlap
-from ooodist.report.data_parallel.trace import FILE_NAME
-from ooodist.report.perfetto import write_perfetto
 from ooodist.report.pipeline import overlap
 from ooodist.report.pipeline.charts import pipeline_chart
 from ooodist.report.pipeline.outcomes import Simulated
+from ooodist.report.step_trace import StepComparison, StepTrace
 
 logger = logging.getLogger("ooodist")
 
@@ -40,29 +37,20 @@ class RecordedStep:
 
 
 @dataclass(frozen=True)
-class PipelineComparison:
+class PipelineComparison(StepComparison):
     """A schedule's seconds per step and bubble (share of waiting), predicted and measured."""
 
-    schedule: str
-    predicted_seconds: float
-    measured_seconds: float
     predicted_bubble: float
     measured_bubble: float
 
-    @property
-    def error(self) -> float:
-        """The prediction's relative error; negative if the predicted time is too short."""
-        return self.predicted_seconds / self.measured_seconds - 1
-
     def __str__(self) -> str:
         return (
-            f"schedule {self.schedule}: predicted {self.predicted_seconds * 1e3:.1f} ms a step, "
-            f"measured {self.measured_seconds * 1e3:.1f} ms (error {self.error:+.1%}); bubble "
+            f"schedule {self.line()}; bubble "
             f"predicted {self.predicted_bubble:.1%}, measured {self.measured_bubble:.1%}"
         )
 
 
-class PipelineTrace(keras.callbacks.Callback):
+class PipelineTrace(StepTrace):
     """Records steps of a model that was given to :func:`ooodist.pipelined`.
 
     All ranks need the callback; rank 0 writes what the ranks of its pipeline did in ``num_steps``
@@ -81,16 +69,11 @@ class PipelineTrace(keras.callbacks.Callback):
     """
 
     def __init__(self, output: Path, num_steps: int) -> None:
-        super().__init__()
-        if num_steps < 1:
-            raise UserError(f"report.trace is {num_steps}; record at least 1 step, or set it to 0")
+        super().__init__(output, num_steps)
         self.comparison: PipelineComparison | None = None
         self.sums: Overlap | None = None
-        self._path = Path(output) / FILE_NAME
-        self._num_steps = num_steps
         self._left_to_warm = WARM_UP_STEPS
         self._done = 0  # steps trained so far
-        self._is_finished = False
         self._began = 0.0
         self._seconds: list[float] = []
         self._steps: list[RecordedStep] = []
@@ -121,13 +104,9 @@ class PipelineTrace(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         if not self._is_finished and self.model.ooodist.engine.rank == 0:
-            logger.warning(
-                "trace: nothing was recorded: the training ran %d steps, which are too few for %d "
-                "after %d that warm up and those in which schedules are tried; train "
-                "longer, or set report.trace to 0",
-                self._done,
-                self._num_steps,
-                WARM_UP_STEPS,
+            self._warn_of_nothing(
+                f"{self._done} steps, which are too few for {self._num_steps} after "
+                f"{WARM_UP_STEPS} that warm up and those in which schedules are tried"
             )
 
     def _finish(self) -> None:
@@ -151,8 +130,7 @@ class PipelineTrace(keras.callbacks.Callback):
         shown += [(f"measured, step {n}", t) for n, t in enumerate(timelines, first)]
         charts = [pipeline_chart(Simulated(plan, timeline), name) for name, timeline in shown]
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_perfetto(charts, self._path)
+            self._write(charts)
         except OSError as error:
             logger.warning("report.trace: %s cannot be written: %s", self._path, error)
             return
@@ -170,35 +148,38 @@ class PipelineTrace(keras.callbacks.Callback):
 
     def _timeline(self, plan: PipelinePlan, step: RecordedStep) -> PipelineTimeline:
         """Gathers the timeline of a step of the first pipeline; all ranks must call it."""
-        engine = self.model.ooodist.engine
-        computed = [each for each in step.ran if each.action.kind in COMPUTE_KINDS]
-        most = max(len(actions) for actions in plan.schedule.actions)
-        times = np.zeros((engine.size, 2, most))
-        own = times[engine.rank]
-        for number, each in enumerate(computed):
-            own[:, number] = step.began + each.start, step.began + each.end
-        times = engine.all_reduce(times, "sum")
-        first = min(rows[0][0] for rows in times[: plan.schedule.ranks])
+        computed = [
+            (each.action.stage, each.start, each.end)
+            for each in step.ran
+            if each.action.kind in COMPUTE_KINDS
+        ]
+        summed = [(each.stage, each.start, each.end) for each in step.sums]
+        ran, sums = self._gathered(computed, step.began), self._gathered(summed, step.began)
+        first = min(spans[0][1] for spans in ran[: plan.schedule.ranks])
         runs = []
-        for actions, rows in zip(plan.schedule.actions, times, strict=False):
+        for actions, spans in zip(plan.schedule.actions, ran, strict=False):
             computing = [action for action in actions if action.kind in COMPUTE_KINDS]
-            spans = zip(computing, *(row - first for row in rows), strict=False)
-            runs.append(tuple(Run(a, float(start), float(end)) for a, start, end in spans))
-        sums = self._sums_of_all(step)[: plan.schedule.ranks]
+            pairs = zip(computing, spans, strict=False)
+            runs.append(tuple(Run(a, start - first, end - first) for a, (_, start, end) in pairs))
         exchanges = tuple(
-            tuple(Exchange(stage, start - first, end - first) for stage, start, end in of_rank)
-            for of_rank in sums
+            tuple(Exchange(stage, start - first, end - first) for stage, start, end in spans)
+            for spans in sums[: plan.schedule.ranks]
         )
         # When updates end is not recorded: they take what was predicted.
         return replace(plan.timeline, runs=tuple(runs), exchanges=exchanges)
 
-    def _sums_of_all(self, step: RecordedStep) -> list[list[tuple[int, float, float]]]:
-        """Gathers by rank the stage, start and end of each sum; all ranks must call it."""
+    def _gathered(
+        self, spans: Sequence[tuple[int, float, float]], began: float
+    ) -> list[list[tuple[int, float, float]]]:
+        """Gathers by rank the stage, start and end of each span; all ranks must call it.
+
+        Starts and ends are from ``began`` before, and then ``time.time()``.
+        """
         engine = self.model.ooodist.engine
-        numbers = engine.gather(np.array([len(step.sums)]))[:, 0]
+        numbers = engine.gather(np.array([len(spans)]))[:, 0]
         own = np.zeros((numbers.max(), 3))
-        for place, each in enumerate(step.sums):
-            own[place] = each.stage, step.began + each.start, step.began + each.end
+        for place, (stage, start, end) in enumerate(spans):
+            own[place] = stage, began + start, began + end
         return [
             [(int(stage), float(start), float(end)) for stage, start, end in rows[:number]]
             for number, rows in zip(numbers, engine.gather(own), strict=True)

@@ -145,7 +145,7 @@ def test_sweep_names_the_fastest_division_of_the_devices() -> None:
 def test_csv(tmp_path: Path) -> None:
     file = tmp_path / "plans.csv"
     comparisons = [example(), compare(equal_layers(8, 1e-3), 4, 8, "zb_h1", "zb_v", chunks=2)]
-    write_csv(csv_rows(comparisons), file)
+    write_csv([row for comparison in comparisons for row in csv_rows(comparison)], file)
     gpipe, one, zb_h1, none, refused, zb_v = read(file)
     assert (gpipe["schedule"], gpipe["fits"], gpipe["peak_bytes"]) == ("gpipe", "no", str(9 * MIB))
     assert gpipe["refused"].startswith("rank 0, step 4")
