@@ -19,28 +19,32 @@ FILE_NAME = "trace.json.gz"
 
 
 @dataclass(frozen=True)
-class StepComparison:
-    """The seconds of a step, predicted and measured.
+class Comparison:
+    """A step, predicted and measured.
 
     Attributes:
-        name: of the plan or schedule.
+        plan: the plan or schedule, by its name.
         predicted_seconds, measured_seconds: seconds of a step.
+        shares: how its time was used, in words.
+        note: on how it was measured; may be empty.
     """
 
-    name: str
+    plan: str
     predicted_seconds: float
     measured_seconds: float
+    shares: str
+    note: str = ""
 
     @property
     def error(self) -> float:
         """The relative error of the prediction; negative if it is too low."""
         return self.predicted_seconds / self.measured_seconds - 1
 
-    def line(self, note: str = "") -> str:
-        """In words, with a note on how it was measured."""
+    def __str__(self) -> str:
         return (
-            f"{self.name}: predicted {self.predicted_seconds * 1e3:.1f} ms a step, measured "
-            f"{self.measured_seconds * 1e3:.1f} ms{note} (error {self.error:+.1%})"
+            f"{self.plan}: predicted {self.predicted_seconds * 1e3:.1f} ms a step, measured "
+            f"{self.measured_seconds * 1e3:.1f} ms{self.note} (error {self.error:+.1%}); "
+            f"{self.shares}"
         )
 
 
@@ -51,6 +55,10 @@ class StepTrace(keras.callbacks.Callback):
         output: the folder for ``trace.json.gz``; made if needed.
         num_steps: how many steps to record.
 
+    Attributes:
+        comparison: predicted and measured; None until it is known, without a plan, and always on
+            ranks other than 0.
+
     Raises:
         UserError: ``num_steps`` is less than 1.
     """
@@ -59,6 +67,7 @@ class StepTrace(keras.callbacks.Callback):
         super().__init__()
         if num_steps < 1:
             raise UserError(f"report.trace is {num_steps}; record at least 1 step, or set it to 0")
+        self.comparison: Comparison | None = None
         self._path = Path(output) / FILE_NAME
         self._num_steps = num_steps
         self._is_finished = False

@@ -13,6 +13,7 @@ red where nothing does; if servers are on hosts of their own, pushes are above p
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ from ooodist.profiler.recording.intervals import (
     without_intervals,
 )
 from ooodist.report.chart import Bar, Chart
-from ooodist.report.data_parallel.overlap import idle_times
+from ooodist.report.overlap import idle_times
 
 if TYPE_CHECKING:
     from ooodist.planner.data_parallel.simulate import ExchangeSpan, Simulation, UnitSpan
@@ -147,20 +148,15 @@ def deferred_units(backward: Sequence[UnitCost], order: Sequence[str] | None) ->
         order: their names in a plan's order; None: baseline order.
     """
     kinds = {unit.name: unit.kind for unit in backward}
-    usual = _outputs_before([unit.name for unit in backward], kinds)
-    planned = _outputs_before(order or list(kinds), kinds)
-    return frozenset(name for name in usual if planned[name] > usual[name])
 
+    def outputs_before(names: Sequence[str]) -> dict[str, int]:
+        """The number of dX units before each dW unit."""
+        numbers = itertools.accumulate(kinds[name] == "dX" for name in names)
+        return dict(zip(names, numbers, strict=True))
 
-def _outputs_before(order: Sequence[str], kinds: Mapping[str, str]) -> dict[str, int]:
-    """Finds, for each dW unit, how many dX units precede it."""
-    result, outputs = {}, 0
-    for name in order:
-        if kinds[name] == "dX":
-            outputs += 1
-        else:
-            result[name] = outputs
-    return result
+    usual = outputs_before([unit.name for unit in backward])
+    planned = usual if order is None else outputs_before(order)
+    return frozenset(name for name in kinds if kinds[name] == "dW" and planned[name] > usual[name])
 
 
 def _unit_bar(unit: UnitSpan, begin: float, first_step: int, moved: frozenset[str]) -> Bar:

@@ -11,27 +11,8 @@ from ooodist.planner.data_parallel.simulate import Simulation, Simulator
 from ooodist.profiler.recording.timeline import Timeline
 from ooodist.report.chart import Chart
 from ooodist.report.data_parallel.charts import simulated
-from ooodist.report.data_parallel.overlap import measure_overlap, simulated_overlap
-from ooodist.report.step_trace import StepComparison
-
-
-@dataclass(frozen=True)
-class Comparison(StepComparison):
-    """One plan, predicted and measured.
-
-    Attributes:
-        hidden_share: share of the exchange's time that computation hid, 0 to 1.
-        ideal_share: the same in simulation; None if the costs are unknown.
-        note: on how it was measured; may be empty.
-    """
-
-    hidden_share: float
-    ideal_share: float | None
-    note: str = ""
-
-    def __str__(self) -> str:
-        ideal = "" if self.ideal_share is None else f" (ideal {self.ideal_share:.0%})"
-        return f"plan {self.line(self.note)}; {self.hidden_share:.0%} of the exchange hidden{ideal}"
+from ooodist.report.overlap import measure_overlap, simulated_overlap
+from ooodist.report.step_trace import Comparison
 
 
 @dataclass(frozen=True)
@@ -85,8 +66,10 @@ class RecordedPlan:
         else:
             assert plan.predicted is not None
             seconds, ideal = plan.predicted.step_seconds, plan.predicted.hidden_share
-        share = measure_overlap(self.timeline).share
-        return Comparison(plan.name, seconds, measured_seconds, share, ideal, note)
+        shares = f"{measure_overlap(self.timeline).share:.0%} of the exchange hidden"
+        if ideal is not None:
+            shares += f" (ideal {ideal:.0%})"
+        return Comparison(f"plan {plan.name}", seconds, measured_seconds, shares, note)
 
 
 def recorded_plan(planned: PlanWithCosts | None, timeline: Timeline) -> RecordedPlan | None:

@@ -14,7 +14,6 @@ from ooodist.planner.data_parallel.simulate import Simulation, Simulator
 from ooodist.report import plan_files
 from ooodist.report.chart import Chart
 from ooodist.report.data_parallel.charts import calls_within, simulated
-from ooodist.report.data_parallel.overlap import simulated_overlap
 from ooodist.report.data_parallel.plan_table import (
     Cluster,
     Subject,
@@ -23,8 +22,9 @@ from ooodist.report.data_parallel.plan_table import (
     sweep_text,
     text,
 )
+from ooodist.report.overlap import simulated_overlap
 from ooodist.report.plan_files import files_text, write_charts, written_to
-from ooodist.report.search_line import SearchLine
+from ooodist.report.search_line import search_line
 from ooodist.report.tables import milliseconds, write_csv
 from ooodist.util import yaml_dataclass
 from ooodist.util.quantity import counted
@@ -59,7 +59,7 @@ def plan_clusters(
     for cluster in clusters:
         logger.info("planning for %s", cluster.title)
         there = subject.on(cluster.network)
-        with SearchLine() as line:
+        with search_line() as line:
             plans = comparison(there.costs, cluster.network, limits=limits, progress=line)
         for name in plans.keys() & {"planned", "carried", "narrow"}:
             plans[name] = replace(plans[name], model=subject.model)

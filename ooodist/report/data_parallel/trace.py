@@ -17,8 +17,8 @@ from ooodist.errors import UserError
 from ooodist.profiler.recording.timeline import make_timeline
 from ooodist.profiler.recording.xplane import read_op_events, start_recording
 from ooodist.report.data_parallel.charts import recorded
-from ooodist.report.data_parallel.comparison import Comparison, RecordedPlan, recorded_plan
-from ooodist.report.data_parallel.overlap import measure_overlap
+from ooodist.report.data_parallel.comparison import RecordedPlan, recorded_plan
+from ooodist.report.overlap import measure_overlap
 from ooodist.report.step_trace import StepTrace
 from ooodist.util.quantity import counted
 
@@ -76,16 +76,11 @@ class Trace(StepTrace):
 
     Attributes:
         summary: what was recorded; None until then, and always on other ranks.
-        comparison: predicted and measured; None until it is known, and without a plan.
-
-    Raises:
-        UserError: ``num_steps`` is less than 1.
     """
 
     def __init__(self, output: Path, num_steps: int) -> None:
         super().__init__(output, num_steps)
         self.summary: TraceSummary | None = None
-        self.comparison: Comparison | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None  # while recording
         self._warned = False
         self._launches_done = 0

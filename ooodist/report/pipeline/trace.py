@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,40 +13,18 @@ import numpy as np
 
 from ooodist.planner.pipeline.actions import COMPUTE_KINDS
 from ooodist.planner.pipeline.plan import PipelinePlan
-from ooodist.planner.pipeline.simulate import Exchange, MeasuredRun, PipelineTimeline, Run
-from ooodist.report.data_parallel.overlap import Overlap
-from ooodist.report.pipeline import overlap
+from ooodist.planner.pipeline.simulate import Exchange, PipelineTimeline, Run
+from ooodist.report.overlap import Overlap, replica_overlap, sums_line
 from ooodist.report.pipeline.charts import pipeline_chart
 from ooodist.report.pipeline.outcomes import Simulated
-from ooodist.report.step_trace import StepComparison, StepTrace
+from ooodist.report.step_trace import Comparison, StepTrace
 
 logger = logging.getLogger("ooodist")
 
 WARM_UP_STEPS = 2
 
 
-@dataclass(frozen=True)
-class RecordedStep:
-    """What this rank did in a step: its actions and its sums, in seconds from ``began``, which is
-    ``time.time()``."""
-
-    began: float
-    ran: Sequence[MeasuredRun]
-    sums: Sequence[Exchange]
-
-
-@dataclass(frozen=True)
-class PipelineComparison(StepComparison):
-    """A schedule's seconds per step and bubble (share of waiting), predicted and measured."""
-
-    predicted_bubble: float
-    measured_bubble: float
-
-    def __str__(self) -> str:
-        return (
-            f"schedule {self.line()}; bubble "
-            f"predicted {self.predicted_bubble:.1%}, measured {self.measured_bubble:.1%}"
-        )
+Spans = list[tuple[int, float, float]]  # the stage, and start and end as of ``time.time()``
 
 
 class PipelineTrace(StepTrace):
@@ -70,13 +47,12 @@ class PipelineTrace(StepTrace):
 
     def __init__(self, output: Path, num_steps: int) -> None:
         super().__init__(output, num_steps)
-        self.comparison: PipelineComparison | None = None
         self.sums: Overlap | None = None
         self._left_to_warm = WARM_UP_STEPS
         self._done = 0  # steps trained so far
         self._began = 0.0
         self._seconds: list[float] = []
-        self._steps: list[RecordedStep] = []
+        self._steps: list[tuple[Spans, Spans]] = []  # this rank's actions and sums
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._began = time.time()
@@ -87,9 +63,8 @@ class PipelineTrace(StepTrace):
         self._done += 1
         if self._is_finished:
             return
-        if (
-            self.model.ooodist.strategy.is_trying
-        ):  # schedules are being tried in turn: the recorded steps belong to another one
+        if self.model.ooodist.strategy.is_trying:
+            # Schedules are tried in turn: the recorded steps belong to another one.
             self._left_to_warm = WARM_UP_STEPS
             self._seconds.clear()
             self._steps.clear()
@@ -112,19 +87,19 @@ class PipelineTrace(StepTrace):
     def _finish(self) -> None:
         strategy = self.model.ooodist.strategy.inner
         plan: PipelinePlan = strategy.assembly.plan
-        timelines = [self._timeline(plan, step) for step in self._steps]
+        timelines = [self._timeline(plan, *step) for step in self._steps]
         if strategy.engine.rank != 0:
             return
         predicted = plan.timeline
-        self.comparison = PipelineComparison(
-            plan.schedule.name,
+        bubble = statistics.median(timeline.bubble for timeline in timelines)
+        self.comparison = Comparison(
+            f"schedule {plan.schedule.name}",
             strategy.predicted(plan),
             statistics.median(self._seconds),
-            predicted.bubble,
-            statistics.median(timeline.bubble for timeline in timelines),
+            f"bubble predicted {predicted.bubble:.1%}, measured {bubble:.1%}",
         )
         if any(any(timeline.exchanges) for timeline in timelines):
-            self.sums = overlap.replica_overlap(timelines)
+            self.sums = replica_overlap(timelines)
         shown = [("predicted", predicted)]
         first = self._done - len(timelines) + 1
         shown += [(f"measured, step {n}", t) for n, t in enumerate(timelines, first)]
@@ -137,50 +112,45 @@ class PipelineTrace(StepTrace):
         logger.info("trace: %s (open it in https://ui.perfetto.dev)", self._path)
         logger.info("%s", self.comparison)
         if self.sums is not None:
-            logger.info("%s", overlap.line(self.sums))
+            logger.info("%s", sums_line(self.sums))
 
-    def _recorded(self) -> RecordedStep:
+    def _recorded(self) -> tuple[Spans, Spans]:
+        """What this rank did in the last step: its actions and its sums."""
         strategy = self.model.ooodist.strategy.inner
         began = strategy.assembly.runtime.began
-        to_clock = time.time() - time.perf_counter()  # the ranks' own clocks have nothing in common
         sums = strategy.assembly.gradients.exchanges(began)
-        return RecordedStep(began + to_clock, strategy.ran, sums)
-
-    def _timeline(self, plan: PipelinePlan, step: RecordedStep) -> PipelineTimeline:
-        """Gathers the timeline of a step of the first pipeline; all ranks must call it."""
-        computed = [
-            (each.action.stage, each.start, each.end)
-            for each in step.ran
-            if each.action.kind in COMPUTE_KINDS
+        began += time.time() - time.perf_counter()  # the ranks' own clocks have nothing in common
+        ran = [
+            (run.action.stage, began + run.start, began + run.end)
+            for run in strategy.ran
+            if run.action.kind in COMPUTE_KINDS
         ]
-        summed = [(each.stage, each.start, each.end) for each in step.sums]
-        ran, sums = self._gathered(computed, step.began), self._gathered(summed, step.began)
-        first = min(spans[0][1] for spans in ran[: plan.schedule.ranks])
+        return ran, [(each.stage, began + each.start, began + each.end) for each in sums]
+
+    def _timeline(self, plan: PipelinePlan, ran: Spans, sums: Spans) -> PipelineTimeline:
+        """Gathers the timeline of a step of the first pipeline; all ranks must call it."""
+        ranks = plan.schedule.ranks
+        ran_by_rank, sums_by_rank = self._gathered(ran)[:ranks], self._gathered(sums)[:ranks]
+        first = min(spans[0][1] for spans in ran_by_rank)
         runs = []
-        for actions, spans in zip(plan.schedule.actions, ran, strict=False):
-            computing = [action for action in actions if action.kind in COMPUTE_KINDS]
+        for actions, spans in zip(plan.schedule.actions, ran_by_rank, strict=True):
+            computing = (action for action in actions if action.kind in COMPUTE_KINDS)
             pairs = zip(computing, spans, strict=False)
             runs.append(tuple(Run(a, start - first, end - first) for a, (_, start, end) in pairs))
         exchanges = tuple(
             tuple(Exchange(stage, start - first, end - first) for stage, start, end in spans)
-            for spans in sums[: plan.schedule.ranks]
+            for spans in sums_by_rank
         )
         # When updates end is not recorded: they take what was predicted.
         return replace(plan.timeline, runs=tuple(runs), exchanges=exchanges)
 
-    def _gathered(
-        self, spans: Sequence[tuple[int, float, float]], began: float
-    ) -> list[list[tuple[int, float, float]]]:
-        """Gathers by rank the stage, start and end of each span; all ranks must call it.
-
-        Starts and ends are from ``began`` before, and then ``time.time()``.
-        """
+    def _gathered(self, spans: Spans) -> list[Spans]:
+        """Gathers the spans of all ranks, by rank; all ranks must call it."""
         engine = self.model.ooodist.engine
         numbers = engine.gather(np.array([len(spans)]))[:, 0]
-        own = np.zeros((numbers.max(), 3))
-        for place, (stage, start, end) in enumerate(spans):
-            own[place] = stage, began + start, began + end
+        rows = np.zeros((numbers.max(), 3))
+        rows[: len(spans)] = np.reshape(spans, (-1, 3))
         return [
-            [(int(stage), float(start), float(end)) for stage, start, end in rows[:number]]
-            for number, rows in zip(numbers, engine.gather(own), strict=True)
+            [(int(stage), float(start), float(end)) for stage, start, end in of_rank[:number]]
+            for number, of_rank in zip(numbers, engine.gather(rows), strict=True)
         ]
