@@ -11,7 +11,7 @@ from pathlib import Path
 from ooodist.config.job import Config
 from ooodist.errors import UserError
 from ooodist.plan.described import described_hosts, described_link
-from ooodist.plan.measuring import in_this_process, measure_layers_of
+from ooodist.plan.measuring import in_this_process
 from ooodist.plan.options import ALL, output_of
 from ooodist.plan.sizes import settings_of, with_devices_of
 from ooodist.planner.pipeline.layer_costs import ModelCosts, read_model_costs
@@ -123,7 +123,10 @@ def plan_job(options: argparse.Namespace, config: Config) -> tuple[int, str]:
     config = in_this_process(
         config, "a pipeline is planned in one process, but this one", "start it with plain python"
     )
-    code, name, measured = measure_layers_of(
+    # Imported late, because it imports TensorFlow, which takes seconds.
+    from ooodist.job import measurement
+
+    code, name, measured = measurement.measure_layers_of(
         config, parallel.split, [1] if size else numbers, output
     )
     if code:

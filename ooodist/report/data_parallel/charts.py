@@ -17,10 +17,11 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ooodist.planner.costs import Network, StepCosts, UnitCost
 from ooodist.planner.data_parallel.plan import PlannedExchange
+from ooodist.planner.data_parallel.simulate import ExchangeSpan, Simulation, UnitSpan
 from ooodist.profiler.recording.intervals import (
     Interval,
     common_intervals,
@@ -31,12 +32,12 @@ from ooodist.report.chart import Bar, Chart
 from ooodist.report.overlap import idle_times
 
 if TYPE_CHECKING:
-    from ooodist.planner.data_parallel.simulate import ExchangeSpan, Simulation, UnitSpan
     from ooodist.profiler.recording.timeline import Timeline  # imports TensorFlow
 
 _RECORDED = {"F": "forward", "dX": "dX (input gradients)", "dW": "dW (weight gradients)"}
 _COMPUTE = "compute"
 _EXCHANGE = "exchange"
+Span = TypeVar("Span", UnitSpan, ExchangeSpan)
 _LANE_INCHES = 0.8  # names of layers need more room than numbers
 
 
@@ -95,33 +96,24 @@ def simulated(
             under which its first step is shown.
         order: the plan's order, to highlight dW units that run later than usual.
     """
-    has_servers = bool(network.pull_seconds_per_byte)
     moved = deferred_units(costs.backward, order)
     bars: list[Bar] = []
     background: list[Bar] = []
     memory: list[tuple[float, int]] = []
     for begin, first_step in calls:
-        bars += (_unit_bar(unit, begin, first_step, moved) for unit in simulation.units)
+        call = _shifted(simulation, begin, first_step)
         idle = [(start + begin, end + begin) for start, end in idle_times(simulation)]
-        for span in simulation.exchanges:
-            passages = [(span.start + begin, span.end + begin)]
-            if has_servers:  # pushing and pulling go in opposite directions
-                pushed = span.start + network.fixed + span.num_bytes * network.seconds_per_byte
-                pulled = span.end - span.num_bytes * network.pull_seconds_per_byte
-                passages = [
-                    (span.start + begin, pushed + begin),
-                    (pulled + begin, span.end + begin),
-                ]
-            bars.append(_exchange_bar(span, passages, idle, first_step))
-        background += _background(simulation, idle, begin)
-        memory += [(seconds + begin, num_bytes) for seconds, num_bytes in simulation.memory]
+        bars += (_unit_bar(unit, moved) for unit in call.units)
+        bars += (_exchange_bar(span, network, idle) for span in call.exchanges)
+        background += _background(call, idle, begin)
+        memory += call.memory
     begins: dict[int, float] = {}  # of the forward pass of each step
     for bar in bars:
         if bar.kind == "F":
             begins.setdefault(bar.details["step"], bar.start)
     return Chart(
         name,
-        {_COMPUTE: _COMPUTE, _EXCHANGE: "push and\npull" if has_servers else _EXCHANGE},
+        {_COMPUTE: _COMPUTE, _EXCHANGE: "push and\npull" if _has_servers(network) else _EXCHANGE},
         bars,
         title,
         label_names=("layer",),
@@ -159,50 +151,62 @@ def deferred_units(backward: Sequence[UnitCost], order: Sequence[str] | None) ->
     return frozenset(name for name in kinds if kinds[name] == "dW" and planned[name] > usual[name])
 
 
-def _unit_bar(unit: UnitSpan, begin: float, first_step: int, moved: frozenset[str]) -> Bar:
+def _shifted(simulation: Simulation, begin: float, first_step: int) -> Simulation:
+    """The call, if it begins at ``begin`` and with ``first_step``."""
+
+    def shifted(span: Span) -> Span:
+        step, start, end = span.step + first_step, span.start + begin, span.end + begin
+        return replace(span, step=step, start=start, end=end)
+
+    return replace(
+        simulation,
+        units=tuple(shifted(span) for span in simulation.units),
+        exchanges=tuple(
+            replace(shifted(span), ready=span.ready + begin) for span in simulation.exchanges
+        ),
+        memory=tuple((seconds + begin, number) for seconds, number in simulation.memory),
+    )
+
+
+def _unit_bar(unit: UnitSpan, moved: frozenset[str]) -> Bar:
     layer = unit.name.partition(":")[2]  # of an update, the name is that of a weight
     labels = (layer,) if layer and unit.kind != "update" else ()
     kind = "moved" if unit.name in moved else unit.kind
-    details = {"step": unit.step + first_step}
-    return Bar(
-        _COMPUTE, kind, unit.name, unit.start + begin, unit.end + begin, labels, details=details
-    )
+    return Bar(_COMPUTE, kind, unit.name, unit.start, unit.end, labels, {"step": unit.step})
 
 
-def _exchange_bar(
-    span: ExchangeSpan, passages: Sequence[Interval], idle: Sequence[Interval], first_step: int
-) -> Bar:
+def _exchange_bar(span: ExchangeSpan, network: Network, idle: Sequence[Interval]) -> Bar:
     """An exchange; its parts are its passages, each followed by what nothing hides of it."""
-    step, exchange = span.step + first_step, span.exchange
     details = {
-        "step": step,
+        "step": span.step,
         "bytes": span.num_bytes,
-        "weights": list(exchange.weights),
+        "weights": list(span.exchange.weights),
         "waited_ms": (span.start - span.ready) * 1e3,
     }
-    whole = Bar(
-        _EXCHANGE,
-        "odd" if step % 2 else "even",
-        exchange.name,
-        passages[0][0],
-        passages[-1][1],
-        (_short_name(exchange),),
-        details,
-    )
+    kind, labels = "odd" if span.step % 2 else "even", (_short_name(span.exchange),)
+    whole = Bar(_EXCHANGE, kind, span.exchange.name, span.start, span.end, labels, details)
+    passages = [(span.start, span.end)]
+    if _has_servers(network):
+        pushed = span.start + network.fixed + span.num_bytes * network.seconds_per_byte
+        pulled = span.end - span.num_bytes * network.pull_seconds_per_byte
+        passages = [(span.start, pushed), (pulled, span.end)]
     parts = []
-    for place, (start, end) in enumerate(passages):
-        part = replace(whole, start=start, end=end, row=(place, len(passages)))
-        exposed = common_intervals([(start, end)], idle)
-        parts += [
-            part,
-            *(replace(part, kind="exposed", start=s, end=e, labels=()) for s, e in exposed),
-        ]
+    for place, passage in enumerate(passages):
+        part = replace(whole, start=passage[0], end=passage[1], row=(place, len(passages)))
+        parts.append(part)
+        for start, end in common_intervals([passage], idle):
+            parts.append(replace(part, kind="exposed", start=start, end=end, labels=()))
     return replace(whole, parts=tuple(parts))
+
+
+def _has_servers(network: Network) -> bool:
+    """Whether pushing and pulling go in opposite directions, beside each other."""
+    return bool(network.pull_seconds_per_byte)
 
 
 def _background(simulation: Simulation, idle: Sequence[Interval], begin: float) -> Iterator[Bar]:
     """Yields what the compute stream does between units: it waits, or serves exchanges."""
-    units = [(unit.start + begin, unit.end + begin) for unit in simulation.units]
+    units = [(unit.start, unit.end) for unit in simulation.units]
     last = units[-1][1]
     spans = {
         "waits": idle,
