@@ -66,12 +66,12 @@ class Bar:
         kind: a key of ``STYLES``.
         name: in a trace.
         start, end: seconds.
-        labels: as the chart's ``label_names``. A picture has the first on the bar, as far as there
-            is room, and a text each on a line below it.
+        labels: what it is about, in the order of the chart's ``label_names``. A picture has the
+            first on the bar, if there is room; a text has each on a line of its own below the bar.
         details: shown when the bar is clicked in a trace.
-        darkness: by which its color is darkened in a picture, 0 to 1.
-        row: (index from the top, number) of the rows of its lane that it is drawn in.
-        parts: what pictures and texts show in place of it.
+        darkness: how much darker its color is in a picture, 0 to 1 (black).
+        row: in a picture, the row of the lane that it is drawn in, from the top, and their number.
+        parts: what pictures and texts show in place of it; empty: the bar itself.
     """
 
     lane: str

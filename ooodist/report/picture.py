@@ -1,13 +1,14 @@
 """Draws charts one below the other, with one axis of time.
 
-baseline      |--- step 1 --------------------------|--- step 2 ----------...
-compute    | F1 F2 F3 | dX3 dW3 dX2 dW2 dX1 dW1 | / waits / | F1 F2 F3 | ...
-exchange                   |== dW3 ==|== dW2 ==|###########|             ...
+::
 
-planned    the same below it
+    baseline      |--- step 1 --------------------------|--- step 2 ----------...
+    compute    | F1 F2 F3 | dX3 dW3 dX2 dW2 dX1 dW1 | / waits / | F1 F2 F3 | ...
+    exchange                   |== dW3 ==|== dW2 ==|###########|             ...
 
-zb_h1      rank 0 | 0 1 2 3       0   0   1   1  ...
-           rank 1 |   0 1 2   0   0   1   1 ...
+    zb_h1
+    rank 0     | 0 1 2 3       0   0   1   1  ...
+    rank 1     |   0 1 2   0   0   1   1 ...
 """
 
 from __future__ import annotations
@@ -28,11 +29,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ooodist.profiler.recording.intervals import (
-    common_intervals,
-    merge_intervals,
-    total_length,
-)
+from ooodist.profiler.recording.intervals import common_intervals, merge_intervals, total_length
 from ooodist.report.chart import STYLES, Bar, Chart, kinds_of
 
 _BRIGHT = 0.48  # of colors on which labels are black; 1 is white
@@ -67,7 +64,9 @@ def draw(charts: Sequence[Chart], title: str, seconds: float | None = None) -> F
     number = max(len(chart.lanes) for chart in charts)
     lane_inches = max(_LANES_INCHES / number, _LEAST_LANE_INCHES)
     lane_inches = min(lane_inches, *(chart.lane_inches for chart in charts))
-    panel_inches = number * lane_inches + _MARKS_INCHES + _TITLE_INCHES
+    panel_inches = number * lane_inches + _TITLE_INCHES
+    if any(text for chart in charts for _, text in chart.marks):
+        panel_inches += _MARKS_INCHES
     figure, all_axes = stacked([chart.title for chart in charts], title, panel_inches)
     for axes, chart in zip(all_axes, charts, strict=True):
         _Panel(axes, seconds, lane_inches).draw(chart)
@@ -241,7 +240,7 @@ def _low_and_height(low: float, row: tuple[int, int]) -> tuple[float, float]:
 
 
 def _length(text: str, size: float) -> float:
-    """Of a text with a margin, in points, approximately."""
+    """The length of a text with a margin, in points, approximately."""
     return (len(text) + 1) * _LETTER_WIDTH * size
 
 
