@@ -13,7 +13,7 @@ in data_parallel/charts.py and pipeline/charts.py. A chart is shown as text (gri
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ class Style:
     Attributes:
         color, legend: in a picture.
         category: in a trace, where it also determines the color; empty if no trace shows it.
-        letter: in a text, if it is shown there.
+        letter: in a text; empty if no text shows it.
     """
 
     color: str
@@ -40,20 +40,20 @@ class Style:
 # Colors are from the palette of Okabe and Ito, which color-blind people can distinguish.
 STYLES = {
     "F": Style("#56b4e9", "F: forward", "F", "F"),
-    "dX": Style("#e69f00", "dX: input gradient", "dX"),
+    "dX": Style("#e69f00", "dX: input gradient", "dX", "I"),
     "I": Style("#e69f00", "I: input gradient", "dX", "I"),
-    "dW": Style("#8fd0ae", "dW: weight gradient", "dW"),
+    "dW": Style("#8fd0ae", "dW: weight gradient", "dW", "W"),
     "W": Style("#8fd0ae", "W: weight gradient", "dW", "W"),
     "B": Style("#e69f00", "I and W in one", "dX and dW"),
-    "moved": Style("#00714f", "dW, moved later", "dW"),
+    "moved": Style("#00714f", "dW, moved later", "dW", "L"),
     "update": Style("#777777", "update", "update", "U"),
-    "middle": Style("#d9d9d9", "loss, start of a call", "middle"),
+    "middle": Style("#d9d9d9", "loss, start of a call", "middle", "M"),
     "serves": Style("#cc79a7", "CPU time of the exchange"),
     "waits": Style("#fbe3df", "waits"),
     "exchange": Style("#cc79a7", "exchange with replicas", "exchange", "X"),
-    "odd": Style("#7d6bb0", "exchange, odd steps", "exchange"),
-    "even": Style("#b3a8d6", "exchange, even steps", "exchange"),
-    "exposed": Style("#d62f1f", "exchange, not hidden", "exchange"),
+    "odd": Style("#7d6bb0", "exchange, odd steps", "exchange", "X"),
+    "even": Style("#b3a8d6", "exchange, even steps", "exchange", "E"),
+    "exposed": Style("#d62f1f", "exchange, not hidden", "exchange", "="),
 }
 
 
@@ -129,8 +129,7 @@ class Chart:
         return found
 
 
-def kinds_of(charts: Sequence[Chart]) -> list[str]:
-    """The kinds of all bars of pictures and texts, as legends list them."""
-    shown = {bar.kind for each in charts for bar in each.background}
-    shown |= {bar.kind for each in charts for bars in each.by_lane().values() for bar in bars}
-    return [kind for kind in STYLES if kind in shown]
+def styles_of(bars: Iterable[Bar]) -> list[Style]:
+    """The styles of bars, as legends list them."""
+    kinds = {bar.kind for bar in bars}
+    return [style for kind, style in STYLES.items() if kind in kinds]

@@ -16,7 +16,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from ooodist.report.chart import STYLES, Bar, Chart, kinds_of
+from ooodist.report.chart import STYLES, Bar, Chart, styles_of
 from ooodist.report.tables import readable_seconds
 
 WIDTH = 120
@@ -33,7 +33,8 @@ def time_grid(chart: Chart, width: int = WIDTH) -> str:
     """
     lanes = chart.by_lane()
     shown = [bar for bars in lanes.values() for bar in bars if bar.end > bar.start]
-    label = max(len(chart.lanes[lane]) for lane in lanes)
+    titles = {lane: title.replace("\n", " ") for lane, title in chart.lanes.items()}
+    label = max(map(len, titles.values()))
     most = width - label - len(" ||")
     unit = chart.seconds / most
     is_coarse = sum(bar.end - bar.start for bar in shown) < unit * len(shown)
@@ -43,8 +44,8 @@ def time_grid(chart: Chart, width: int = WIDTH) -> str:
     lines = []
     for lane, bars in lanes.items():
         rows = [_coarse_row(bars, columns, unit)] if is_coarse else _rows(bars, columns, unit)
-        titles = [chart.lanes[lane], *[""] * (len(rows) - 1)]
-        lines += [f"{title.ljust(label)} |{row}|" for title, row in zip(titles, rows, strict=True)]
+        heads = [titles[lane], *[""] * (len(rows) - 1)]
+        lines += [f"{head.ljust(label)} |{row}|" for head, row in zip(heads, rows, strict=True)]
     return "\n".join([*lines, *_legend(chart, shown, unit, is_coarse=is_coarse)])
 
 
@@ -62,14 +63,14 @@ def _rows(bars: Sequence[Bar], columns: int, unit: float) -> list[str]:
     """The rows of a lane: letters, and each of the labels."""
 
     def row(texts: Sequence[str], goes_on: str, idle: str) -> str:
-        """Writes each text as long as its bar, and fills gaps with ``idle``."""
-        line = ""
+        """Writes each text as long as its bar, over those before it; the rest is ``idle``."""
+        line = [idle] * columns
         for bar, text in zip(bars, texts, strict=True):
             start, end = _columns_of(bar, unit)
-            if end > start:
+            if text and end > start:
                 # If there is no room, the last digits of a number are shown: they differ most.
-                line = line.ljust(start, idle) + text[start - end :].ljust(end - start, goes_on)
-        return line.ljust(columns, idle)
+                line[start:end] = text[start - end :].ljust(end - start, goes_on)
+        return "".join(line)
 
     letters = row([STYLES[bar.kind].letter for bar in bars], _GOES_ON, _WAITS)
     labels = itertools.zip_longest(*(bar.labels for bar in bars), fillvalue="")
@@ -83,9 +84,9 @@ def _coarse_row(bars: Iterable[Bar], columns: int, unit: float) -> str:
         for column in range(int(bar.start / unit), min(columns, int(bar.end / unit) + 1)):
             shared = min(bar.end, (column + 1) * unit) - max(bar.start, column * unit)
             seconds[column][STYLES[bar.kind].letter] += shared
-    for each in seconds:
-        each[_WAITS] = unit - sum(each.values())
-    return "".join(max(each, key=each.__getitem__) for each in seconds)
+    shares = [{_WAITS: unit - sum(each.values()), **each} for each in seconds]
+    # Of what takes as long, the last: it is drawn over the others.
+    return "".join(max(reversed(each), key=each.__getitem__) for each in shares)
 
 
 def _columns_of(bar: Bar, unit: float) -> tuple[int, int]:
@@ -94,8 +95,10 @@ def _columns_of(bar: Bar, unit: float) -> tuple[int, int]:
 
 
 def _legend(chart: Chart, shown: Iterable[Bar], unit: float, *, is_coarse: bool) -> Iterator[str]:
-    styles = [STYLES[kind] for kind in kinds_of([chart])]
-    words = [f"{each.letter} {each.legend.removeprefix(f'{each.letter}: ')}" for each in styles]
+    words = []
+    for style in styles_of(bar for bars in chart.by_lane().values() for bar in bars):
+        name, _, more = style.legend.removeprefix(f"{style.letter}: ").partition(", ")
+        words.append(f"{style.letter} {name} ({more})" if more else f"{style.letter} {name}")
     line = f"{', '.join(words)}, {_WAITS} waits; a column is {readable_seconds(unit)}"
     if is_coarse:
         yield f"{line}, and shows what takes most of it"

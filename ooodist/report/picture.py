@@ -30,7 +30,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ooodist.profiler.recording.intervals import common_intervals, merge_intervals, total_length
-from ooodist.report.chart import STYLES, Bar, Chart, kinds_of
+from ooodist.report.chart import STYLES, Bar, Chart, styles_of
 
 _BRIGHT = 0.48  # of colors on which labels are black; 1 is white
 _THIN_POINTS = 2.0  # bars thinner than this on average have no edges, which would hide them
@@ -71,9 +71,10 @@ def draw(charts: Sequence[Chart], title: str, seconds: float | None = None) -> F
     for axes, chart in zip(all_axes, charts, strict=True):
         _Panel(axes, seconds, lane_inches).draw(chart)
     all_axes[-1].set_xlim(0, seconds * 1e3)
-    kinds = [STYLES[kind] for kind in kinds_of(charts)]
-    handles = [Patch(facecolor=style.color, label=style.legend) for style in kinds]
-    darkest = max((bar.darkness for chart in charts for bar in chart.bars), default=0.0)
+    bars = [bar for chart in charts for bars in chart.by_lane().values() for bar in bars]
+    styles = styles_of([*bars, *(bar for chart in charts for bar in chart.background)])
+    handles = [Patch(facecolor=style.color, label=style.legend) for style in styles]
+    darkest = max((bar.darkness for bar in bars), default=0.0)
     if darkest:
         dark = _shade(STYLES["F"].color, darkest)
         handles.append(Patch(facecolor=dark, label="darker: a later stage of the rank"))

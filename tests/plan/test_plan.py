@@ -110,6 +110,9 @@ def test_costs_of_a_file_on_a_described_cluster(costs_file: Path, tmp_path: Path
         "lower bound",
     ):
         assert f"\n{name}" in "\n".join(lines)
+    assert "\nplanned: " in "\n".join(lines)
+    drawn = [line for line in lines if line.startswith(("compute ", "push and pull "))]
+    assert [line.partition("|")[2][:2] for line in drawn] == ["FF", ".."]
     plan = check_files(output)
     assert (plan.name, plan.engine, plan.workers, plan.model) == ("planned", "byteps", 4, "")
     assert plan.steps_per_execution <= 3

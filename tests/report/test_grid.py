@@ -1,4 +1,4 @@
-"""Charts as text: those of pipelines."""
+"""Charts as text, of pipelines and of data parallel training."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from ooodist.planner.costs import Network
+from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.layer_costs import Link
+from ooodist.report.data_parallel.charts import simulated
 from ooodist.report.grid import WIDTH, time_grid
 from ooodist.report.pipeline.charts import pipeline_chart
 from ooodist.report.pipeline.outcomes import Simulated
+from tests.planner.chains import chain_costs, each_alone
 from tests.planner.pipelines import pipelines
 from tests.report.pipeline_examples import equal_layers, simulate, simulated_of
 
@@ -52,6 +57,21 @@ def test_exchanges_by_hand() -> None:
         "exchange |...............X-...|",
     ]
     assert "U update, X exchange with replicas, . waits" in lines[6]
+
+
+def test_data_parallel_by_hand() -> None:
+    """w2 travels from 3 to 5, hidden; w1 from 5 to 10, when nothing else is left to do."""
+    costs, network = chain_costs([5, 2]), Network("horovod", 2, seconds_per_byte=1.0)
+    simulation = Simulator(costs, network).run(Plan("", None, each_alone("w2", "w1")))
+    chart = simulated(simulation, costs, network, name="")
+    assert time_grid(chart, width=35).splitlines()[:4] == [
+        "compute  |F-F-W-I-W-..........|",
+        "exchange |......E---=---------|",
+        "         |      w2  w1        |",
+        "F forward, I dX: input gradient, W dW: weight gradient, U update, "
+        "E exchange (even steps), = exchange (not hidden), . waits; a column is 500 ms; "
+        "below: layer (last digits)",
+    ]
 
 
 def test_stages_and_updates_are_shown_where_there_are_some() -> None:

@@ -22,6 +22,7 @@ from ooodist.report.data_parallel.plan_table import (
     sweep_text,
     text,
 )
+from ooodist.report.grid import time_grid
 from ooodist.report.overlap import simulated_overlap
 from ooodist.report.plan_files import files_text, write_charts, written_to
 from ooodist.report.search_line import search_line
@@ -69,7 +70,7 @@ def plan_clusters(
             folder /= f"{cluster.network.workers}-workers-{cluster.bandwidth}"
         with written_to(output):
             folder.mkdir(parents=True, exist_ok=True)
-            _write(folder, plans, tables[-1])
+            best = _write(folder, plans, tables[-1])
     with written_to(output):
         rows = [row for table in tables for row in table.rows.values()]
         write_csv(rows, output / plan_files.CSV_NAME)
@@ -77,11 +78,15 @@ def plan_clusters(
     if len(tables) > 1:
         files = files_text(output, [plan_files.CSV_NAME, plan_files.COSTS_NAME])
         return f"{sweep_text(tables)}\n\n{files}"
-    return f"{text(tables[0])}\n\n{files_text(output, plan_files.OF_CLUSTER)}"
+    files = files_text(output, plan_files.OF_CLUSTER)
+    return "\n\n".join([text(tables[0]), f"{best.title}\n{time_grid(best)}", files])
 
 
-def _write(folder: Path, plans: Mapping[str, Plan], table: Table) -> None:
-    """Writes the best plan, which is the last, and the picture and trace for one cluster."""
+def _write(folder: Path, plans: Mapping[str, Plan], table: Table) -> Chart:
+    """Writes the best plan, which is the last, and the picture and trace for one cluster.
+
+    The result is the chart of the best plan.
+    """
     simulator = Simulator(table.subject.costs, table.cluster.network)
     simulations = {name: simulator.run(plans[name]) for name in SHOWN if name in plans}
     best = [*simulations][-1]
@@ -97,6 +102,7 @@ def _write(folder: Path, plans: Mapping[str, Plan], table: Table) -> None:
         for name, simulation in simulations.items()
     ]
     write_charts(charts, table.title, folder, seconds)
+    return charts[-1]
 
 
 def _chart(table: Table, plan: Plan, name: str, simulation: Simulation, seconds: float) -> Chart:
