@@ -95,9 +95,9 @@ class Table:
     Attributes:
         subject: what was planned.
         cluster: where the plans are to run.
-        rows: by the name of the plan: the baseline first, then others, the planned one and, if
-            plans may carry exchanges, the best of those; the lower bound last. It has no exchanges
-            and no memory.
+        rows: by the name of the plan. The baseline is first, then others, the planned one and, if
+            plans may carry exchanges, the best of those. The lower bound is last; it has no
+            exchanges and no memory.
     """
 
     subject: Subject

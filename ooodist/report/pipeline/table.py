@@ -37,8 +37,8 @@ def stages_text(comparison: Comparison, simulated: Simulated) -> str:
         zip(plan.parts, plan.schedule.rank_of, plan.costs.stages, strict=True)
     ):
         seconds = (cost.forward, cost.input_gradient, cost.weight_gradient)
-        cells = [f"{each * _MILLI:.3f}" for each in seconds]
-        lines.append((str(stage), str(rank), *cells, _layers(comparison.costs, part)))
+        times = [f"{each * _MILLI:.3f}" for each in seconds]
+        lines.append((str(stage), str(rank), *times, _layers(comparison.costs, part)))
     return aligned(lines, left=(0, 5))
 
 
