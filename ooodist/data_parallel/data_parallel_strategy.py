@@ -69,9 +69,10 @@ class DataParallel(Strategy):
         self.training = training
         order = "inorder" if training.to_find else training.order
         is_narrow = training.wire != "float32" and training.exchange.error_feedback
-        has_feedback = is_narrow or training.exchange.low_rank is not None
+        has_feedback = is_narrow or training.low_rank is not None
         names = [feature.name for feature in training.features]
-        names += [RESIDUAL, *([] if is_narrow else [low_rank.OWNER])] if has_feedback else []
+        names += [RESIDUAL] if has_feedback else []
+        names += [low_rank.OWNER] if training.low_rank is not None else []
         self.rank_state = RankState(names)
         for feature in training.features:
             feature.begin(self.rank_state)
@@ -79,14 +80,15 @@ class DataParallel(Strategy):
         state = self.rank_state
         feedback = ErrorFeedback(lambda: loss_scale(model), state) if has_feedback else None
         thin = None
-        if training.exchange.low_rank is not None and feedback is not None:
-            thin = low_rank.LowRank(training.exchange.low_rank, state, feedback)
+        if training.low_rank is not None and feedback is not None:
+            fixed = training.low_rank if isinstance(training.low_rank, int) else None
+            thin = low_rank.LowRank(state, feedback, engine.size, fixed)
         exchange = _exchange(engine, training, feedback, thin, sum_rows)
         self.backward = backward = OrderedBackward(exchange, order, training.k or 0)
         self.planned: PlanWithCosts | None = None
         self.to_find = training.to_find
         self.planning = training.planning
-        self.wire = training.wire
+        self.wire, self.rank = training.wire, training.low_rank
         self.given_steps_per_execution = training.steps_per_execution
         if engine.size > 1:
             self.carrying = Carrying(engine)
@@ -119,6 +121,7 @@ class DataParallel(Strategy):
                 accumulate=self.accumulate,
                 carrying=self.may_carry,
                 wire=self.wire,
+                rank=self.rank,
                 rows=self.backward.exchange.rows,
             )
         )

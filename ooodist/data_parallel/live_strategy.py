@@ -86,7 +86,13 @@ class LiveDataParallel(DataParallel):
         left = None if self.left is None else max(1, self.left // self.accumulate)
         steps = self.given_steps_per_execution
         return limits_of(
-            self.engine, self.planning, steps, left, carrying=self.may_carry, wire=self.wire
+            self.engine,
+            self.planning,
+            steps,
+            left,
+            carrying=self.may_carry,
+            wire=self.wire,
+            rank=self.rank,
         )
 
     def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:

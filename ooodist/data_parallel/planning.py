@@ -14,17 +14,19 @@ from ooodist.engines.base import Engine
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.named import best_first_k
-from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts, WireSetting
+from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts, RankSetting, WireSetting
 from ooodist.planner.data_parallel.search import (
     Limits,
+    as_sent,
     comparison,
+    costs_as_sent,
     in_wire,
     make_plan,
     predicted,
 )
-from ooodist.planner.narrowing import all_narrow, narrow_bytes
+from ooodist.planner.low_rank import thin_bytes
+from ooodist.planner.narrowing import narrow_bytes
 from ooodist.planner.rows import with_rows
-from ooodist.planner.wire import narrowed
 from ooodist.profiler import folder as profiles
 from ooodist.profiler.folder import Profile
 from ooodist.profiler.step import StepToMeasure
@@ -59,6 +61,7 @@ def find_plan(
     accumulate: int,
     carrying: bool,
     wire: WireSetting,
+    rank: RankSetting,
     rows: RowGradients | None,
 ) -> PlanWithCosts:
     """Measures a model's costs here, and plans. All ranks call it; the model stays as it is.
@@ -73,7 +76,7 @@ def find_plan(
             weighed; None if unknown.
         accumulate: batches per update.
         carrying: whether a call may leave exchanges to the next one.
-        wire: as in :func:`ooodist.distribute`.
+        wire, rank: ``wire`` and ``low_rank`` of :func:`ooodist.distribute`.
         rows: decides which gradients travel as rows.
 
     Raises:
@@ -82,7 +85,7 @@ def find_plan(
     profile = profile_for(model, batch, engine, settings, accumulate=accumulate)
     profile = as_exchanged(profile, rows)
     limits = limits_of(
-        engine, settings, steps_per_execution, total_steps, carrying=carrying, wire=wire
+        engine, settings, steps_per_execution, total_steps, carrying=carrying, wire=wire, rank=rank
     )
     return planned_for(order, profile.costs, profile.network, limits, profile.model, engine)
 
@@ -144,6 +147,7 @@ def limits_of(
     *,
     carrying: bool = False,
     wire: WireSetting = "float32",
+    rank: RankSetting = None,
 ) -> Limits:
     """The limits of the search for a running engine; see :func:`find_plan`."""
     limits = Limits(
@@ -153,7 +157,7 @@ def limits_of(
         total_steps=total_steps,
         carrying=carrying,
     )
-    limits = in_wire(limits, wire)
+    limits = in_wire(limits, wire, rank)
     if engine.partition_bytes is not None:  # fixed since the engine started
         partitions, credits = (engine.partition_bytes,), (engine.pieces_in_flight,)
         return replace(limits, partitions=partitions, credits=credits)
@@ -161,7 +165,19 @@ def limits_of(
 
 
 def log_wire(plan: Plan, costs: StepCosts) -> None:
-    """Logs how much a plan sends in 16 bits, if it may."""
+    """Logs how much a plan sends in 16 bits and in low rank, if it may."""
+    weight_of = {weight.name: weight for weight in costs.weights}
+    for group in plan.low_rank:
+        weights = [weight_of[name] for name in group.weights]
+        logger.info(
+            "plan %s: the gradients of %d weights travel in rank %d, %.2f MB in place of %.1f: %s",
+            plan.name,
+            len(weights),
+            group.rank,
+            sum(sum(thin_bytes(weight, group.rank)) for weight in weights) / 1e6,
+            sum(weight.num_bytes for weight in weights) / 1e6,
+            ", ".join(group.weights),
+        )
     if plan.wire is not None:
         logger.info(
             "plan %s: %d of %d exchanges, with %.1f of %.1f MB of gradients, travel in %s",
@@ -177,15 +193,12 @@ def log_wire(plan: Plan, costs: StepCosts) -> None:
 def _plan(order: str, costs: StepCosts, network: Network, limits: Limits) -> Plan:
     if order == "planned":
         return make_plan(costs, network, limits=limits)
-    wire = limits.wire
-    sent = (costs, network) if wire is None else narrowed(costs, network, wire)
+    sent = costs_as_sent(costs, network, limits)
     if limits.steps_per_execution is None or order == "priority":
-        plan = comparison(*sent, limits=replace(limits, wire=None))[order]
+        plan = comparison(*sent, limits=replace(limits, wire=None, ranks=()))[order]
     else:
         plan = best_first_k(*sent, steps_per_execution=limits.steps_per_execution)
-    if wire is not None:
-        plan = all_narrow(plan, costs, wire)
-    return predicted(plan, costs, network)
+    return predicted(as_sent(plan, costs, limits), costs, network)
 
 
 def _shared(make: Callable[[], Plan], engine: Engine) -> Plan:

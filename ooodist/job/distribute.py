@@ -13,7 +13,7 @@ from ooodist.data_parallel.compiled_strategy import CompiledDataParallel
 from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.data_parallel.live_strategy import LiveDataParallel
 from ooodist.errors import UserError
-from ooodist.planner.data_parallel.plan import WireSetting
+from ooodist.planner.data_parallel.plan import RankSetting, WireSetting
 from ooodist.settings.elastic import ElasticConfig, read_elastic
 from ooodist.settings.sections import ExchangeConfig, PlanningConfig
 from ooodist.settings.training import JitCompile, OnNan, Training
@@ -37,7 +37,7 @@ def distribute(
     bucket_bytes: int | None = None,
     wire: WireSetting = "float32",
     error_feedback: bool = True,
-    low_rank: int | None = None,
+    low_rank: RankSetting = None,
     rows: Literal["auto", "never"] = "auto",
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
@@ -102,7 +102,9 @@ def distribute(
         low_rank: gradients of matrices and convolutions travel as two thin matrices of so many
             columns (1, 2, 4, ...), where that is less than half, and what is lost is added to the
             next one's (PowerSGD, :mod:`ooodist.step.sending.low_rank`). Other numbers come out. For
-            networks on which 16 bits are still far too many; 4 is a good start.
+            networks on which 16 bits are still far too many; 4 is a good start. ``auto``, with the
+            order ``planned``: only gradients whose exchange could not be hidden, with as many
+            columns as there is time for.
         rows: ``auto``: the gradient of an embedding travels as the rows that a batch uses, if that
             is less to send than the table, and ``fit`` knows that all batches have one shape (as
             with arrays, or ``batch(n, drop_remainder=True)``); ``never``: always as the table, as

@@ -20,7 +20,7 @@ from typing import NoReturn
 import keras
 
 from ooodist import engines
-from ooodist.checkpoint import convert, keras_file, parallel_write
+from ooodist.checkpoint import convert, parallel_write
 from ooodist.checkpoint import folder as folders
 from ooodist.checkpoint.copies import Copies
 from ooodist.checkpoint.parts import Parts
@@ -53,7 +53,7 @@ from ooodist.trainer.progress import Progress, StepTimer
 from ooodist.trainer.saving import within_epoch
 from ooodist.trainer.saving.checkpoints import Intervals, SaveCheckpoints, Stopped
 from ooodist.trainer.saving.copying import Copying
-from ooodist.trainer.saving.savers import SaveParts, SaveWhole
+from ooodist.trainer.saving.savers import Saver
 from ooodist.trainer.watchdog import (
     FIRST_TIME_FACTOR,
     Watchdog,
@@ -71,7 +71,7 @@ from ooodist.util.program import (
     print_error,
     refused,
 )
-from ooodist.util.replacing import INCOMPLETE_PREFIX
+from ooodist.util.replacing import INCOMPLETE_PREFIX, delete
 
 logger = logging.getLogger("ooodist")
 
@@ -292,12 +292,12 @@ def _save_model(job: PreparedJob, best: Best | None) -> None:
         if job.engine.rank == 0:
             if averaged is not None:
                 convert.merge(averaged, file)
-                folders.delete(averaged)
+                delete(averaged)
             elif last.is_dir():
                 restored = best is not None and best.restore_best_weights
                 convert.merge(last, file, best=restored)
             else:  # a Keras file from which there was nothing left to train
-                keras_file.copy(last, file)
+                folders.duplicate(last, file)
 
 
 def _averaged(job: PreparedJob, last: Path) -> Path:
@@ -354,11 +354,9 @@ def _saver(
             versions=versions(),
         )
 
-    rank_state = job.model.ooodist.strategy.inner.rank_state
-    place = (job.folder, config.keep, job.engine, copying)
-    saver: SaveWhole | SaveParts = SaveWhole(*place, rank_state)
-    if parallel is not None:
-        saver = SaveParts(*place, job.model.ooodist.strategy.inner.writers)
+    inner = job.model.ooodist.strategy.inner
+    writers = None if parallel is None else inner.writers
+    saver = Saver(job.folder, config.keep, job.engine, copying, inner.rank_state, writers)
     in_background = config.background
     if in_background is None:  # the copies would need more memory than the ranks may have
         in_background = parallel is None or parallel.memory_bytes is None

@@ -17,10 +17,9 @@ from ooodist.plan.described import described_clusters
 from ooodist.plan.measuring import in_this_process
 from ooodist.plan.options import DEFAULT_ENGINE, DESCRIBED_ENGINES, output_of
 from ooodist.planner.costs import StepCosts
-from ooodist.planner.data_parallel.plan import WireSetting
 from ooodist.planner.data_parallel.search import Limits, in_wire
 from ooodist.report.data_parallel.plan_table import Cluster, Subject
-from ooodist.settings.sections import PlanningConfig
+from ooodist.settings.sections import ExchangeConfig, PlanningConfig
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
@@ -38,7 +37,7 @@ def plan_costs(options: argparse.Namespace) -> str:
     limits = Limits(planning.memory_bytes, planning.max_steps_per_execution)
     costs = yaml_dataclass.read_file(StepCosts, options.costs, "--costs")
     subject = Subject(options.costs.stem, costs)
-    return _plan(options, subject, clusters, limits, "float32", output_of(options))
+    return _plan(options, subject, clusters, limits, ExchangeConfig(), output_of(options))
 
 
 def plan_job(options: argparse.Namespace, config: Config) -> tuple[int, str]:
@@ -60,7 +59,7 @@ def plan_job(options: argparse.Namespace, config: Config) -> tuple[int, str]:
     profile, exchange = measured.profile, config.exchange
     subject = Subject(measured.title, profile.costs, profile.model, exchange.rows == "auto")
     clusters = clusters or [Cluster(profile.network)]
-    return 0, _plan(options, subject, clusters, measured.limits, exchange.wire, output)
+    return 0, _plan(options, subject, clusters, measured.limits, exchange, output)
 
 
 def with_options(options: argparse.Namespace, config: Config) -> Config:
@@ -109,7 +108,7 @@ def _plan(
     subject: Subject,
     clusters: Sequence[Cluster],
     limits: Limits,
-    wire: WireSetting,
+    exchange: ExchangeConfig,
     output: Path,
 ) -> str:
     # Imported late, as Matplotlib loads slowly and errors in the options need not wait for it.
@@ -118,6 +117,7 @@ def _plan(
     network, is_described = clusters[0].network, bool(clusters[0].bandwidth)
     if is_described and not network.by_urgency:  # else the engine starts with the plan's credit
         limits = replace(limits, credits=find(network.engine).credits)
-    limits = in_wire(replace(limits, carrying=options.carried), options.wire or wire)
+    wire, low_rank = options.wire or exchange.wire, options.low_rank or exchange.low_rank
+    limits = in_wire(replace(limits, carrying=options.carried), wire, low_rank)
     logger.setLevel(logging.INFO)
     return plan_clusters(subject, clusters, limits, output)

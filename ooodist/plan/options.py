@@ -9,6 +9,7 @@ from pathlib import Path
 from ooodist.engines.kinds import kinds
 from ooodist.engines.kinds.horovod import Horovod
 from ooodist.errors import UserError
+from ooodist.planner.data_parallel.plan import RankSetting
 from ooodist.planner.pipeline.plan import AUTO, NAMES
 from ooodist.util import quantity
 from ooodist.util.program import Parser
@@ -150,6 +151,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "that would be waited for, in float16 (default: the job's exchange.wire)",
     )
     add(
+        "--low-rank",
+        metavar="RANK",
+        help="also find the best plan that sends gradients as two thin matrices: all, of so many "
+        "columns, or (auto) those that would be waited for, of as many as there is time for "
+        "(default: the job's exchange.low_rank)",
+    )
+    add(
         "--carried",
         action="store_true",
         help="also find the best plan that leaves exchanges to the next call, where each layer "
@@ -187,6 +195,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         elif value is not None:
             given[key] = whole_number(value, name, least=least)
     given["memory"] = given["memory"] and parse_memory(given["memory"])
+    given["low_rank"] = parse_low_rank(given["low_rank"])
     return argparse.Namespace(**given)
 
 
@@ -198,6 +207,13 @@ def output_of(options: argparse.Namespace, output: str = _DEFAULT_OUTPUT) -> Pat
 def joined(values: Sequence[object]) -> str:
     """The values of an option, as they were given."""
     return " ".join(map(str, values))
+
+
+def parse_low_rank(text: str | None) -> RankSetting:
+    """The value of --low-rank. Raises UserError."""
+    if text is None or text == "auto":
+        return None if text is None else "auto"
+    return whole_number(text, "--low-rank", least=1)
 
 
 def parse_memory(text: str) -> int:

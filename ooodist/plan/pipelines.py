@@ -51,7 +51,15 @@ def check_options(options: argparse.Namespace) -> None:
     """Raises UserError for options of data-parallel training."""
     refuse_given(
         options,
-        ("--workers", "--servers", "--steps-per-execution", "--carried", "--wire", "--engine"),
+        (
+            "--workers",
+            "--servers",
+            "--steps-per-execution",
+            "--carried",
+            "--wire",
+            "--low-rank",
+            "--engine",
+        ),
         "{} is of data parallel training, and this is a pipeline, whose ranks are --pipeline or "
         "parallel.pipeline, and its replicas --data; leave the one or the other out",
     )

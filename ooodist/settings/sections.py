@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
 from ooodist.errors import UserError
-from ooodist.planner.data_parallel.plan import WireSetting
+from ooodist.planner.data_parallel.plan import RankSetting, WireSetting
 from ooodist.planner.pipeline import plan as pipeline_plan
 from ooodist.planner.pipeline.plan import AUTO
 from ooodist.util.yaml_dataclass import Range
@@ -114,7 +114,8 @@ class ExchangeConfig:
     ``planned`` (in float16, where their time would be waited for, if the order is planned).
     ``error_feedback``: what is lost in 16 bits is added to the next step's gradient. ``low_rank``:
     the gradients of matrices travel as two thin ones of so many columns, about, and what is lost is
-    added to the next step's (PowerSGD); for networks that are many times too slow. ``rows``:
+    added to the next step's (PowerSGD); for networks that are many times too slow. With ``auto``, a
+    plan says which do, and with how many columns: as many as there is time for. ``rows``:
     whether gradients of embeddings travel as the rows that a batch uses: ``auto`` (where that is
     less to send), or ``never`` (as whole tables)."""
 
@@ -122,7 +123,7 @@ class ExchangeConfig:
     bucket_bytes: Annotated[int, Range(0)] | None = None
     wire: WireSetting = "float32"
     error_feedback: bool = True
-    low_rank: Annotated[int, Range(1)] | None = None
+    low_rank: RankSetting = None
     rows: Literal["auto", "never"] = "auto"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
 from ooodist.errors import UserError
-from ooodist.planner.data_parallel.plan import Plan, WireSetting
+from ooodist.planner.data_parallel.plan import Plan, RankSetting, WireSetting
 from ooodist.settings.elastic import ElasticConfig
 from ooodist.settings.sections import (
     MOST_STEPS_PER_EXECUTION,
@@ -40,8 +40,13 @@ REFUSED: Mapping[tuple[str, str], str] = {
     "give wire, as float16",
     ("skip", "wire"): "on a wire of 16 bits, infinity becomes the largest number, and what is lost "
     "of it is added to all steps that follow; take on_nan: stop, or wire: float32",
-    ("low_rank", "wire"): _LOW_RANK,
-    ("low_rank", "plan"): "no plan knows of gradients in low rank; leave one of them out",
+    ("low_rank", "wire of all"): "all gradients that can are sent in low rank, and the others are "
+    "small; leave wire out",
+    ("fixed low_rank", "planned wire"): "low_rank says how all gradients travel; give low_rank "
+    "auto, or leave wire out",
+    ("given low_rank", "given plan"): _PLAN,
+    ("planned low_rank", "order that is not planned"): "no plan is made that could say which "
+    "gradients are sent in low rank; let the order be planned, too, or give low_rank a number",
     ("low_rank", "skip"): _LOW_RANK,
     ("low_rank", "elastic"): _LOW_RANK,
     ("skip", "elastic"): "what matters is measured on batches as they come, and a loss that is NaN "
@@ -157,6 +162,12 @@ class Training:
         return of_plan or self.exchange.wire
 
     @property
+    def low_rank(self) -> RankSetting:
+        """In which rank gradients travel, also by a plan that was given."""
+        of_plan = isinstance(self.order, Plan) and self.order.low_rank
+        return "auto" if of_plan else self.exchange.low_rank
+
+    @property
     def arguments(self) -> str:
         """What all ranks must have been told alike, as text."""
         order = self.order.digest() if isinstance(self.order, Plan) else self.order
@@ -177,6 +188,7 @@ class Training:
         steps = self.steps_per_execution
         has_own_steps = isinstance(self.order, Plan) and steps == self.order.steps_per_execution
         is_tried = self.tries_plans and self.jit_compile is not True  # compiled steps beside plans
+        low_rank = f"low_rank is {self.low_rank}"
         rows = {
             "order": (self.order != "inorder" and not is_tried, of_order),
             "plan": (plan or self.to_find is not None, of_order),
@@ -189,11 +201,15 @@ class Training:
                 f"bucket_bytes is {exchange.bucket_bytes}",
             ),
             "wire": (self.wire != "float32", f"wire is {self.wire}"),
+            "wire of all": (self.wire not in ("float32", "planned"), f"wire is {self.wire}"),
             "given wire": (exchange.wire != "float32", f"wire is {exchange.wire}"),
             "float32": (not plan and self.wire == "float32", "wire is float32"),
             "planned wire": (self.wire == "planned", "wire is planned"),
             "no error_feedback": (not exchange.error_feedback, "error_feedback is false"),
-            "low_rank": (exchange.low_rank is not None, f"low_rank is {exchange.low_rank}"),
+            "low_rank": (self.low_rank is not None, low_rank),
+            "given low_rank": (exchange.low_rank is not None, low_rank),
+            "fixed low_rank": (isinstance(exchange.low_rank, int), low_rank),
+            "planned low_rank": (exchange.low_rank == "auto", low_rank),
             "exchange": (exchange != ExchangeConfig(), "exchange is given"),
             "steps_per_execution": (
                 steps is not None and not has_own_steps,

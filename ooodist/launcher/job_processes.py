@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,12 +12,12 @@ from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner, kill_groups
 from ooodist.launcher.environment import OUTPUT, Process
 from ooodist.launcher.ssh import stopped
+from ooodist.launcher.ssh.runner import SAVE
 
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 # The same, where all is well but for a signal to the launcher: workers save a checkpoint first.
 # In all, it stays below the 30 s that schedulers commonly give to the launcher itself.
 SAVING_SECONDS, GRACE_AFTER_SAVING_SECONDS = 26.0, 2.0
-POLL_SECONDS = 0.1  # between looks at whether they have
 INSIST_SECONDS = 0.5  # until a second SIGTERM, by which workers end without saving
 LOST_CODE = 255  # of ssh
 HELPERS_END_SECONDS = 3.0  # for servers to end by themselves after the last worker
@@ -29,7 +28,7 @@ class Running:
     """One process that was started. ``code`` is as in subprocess, None while it runs.
 
     Attributes:
-        looks_stopped: how many looks of ``Job.stopped_for_long`` in a row found it stopped.
+        looks_stopped: how many looks of ``stopped_for_long`` in a row found it stopped.
     """
 
     process: Process
@@ -62,26 +61,21 @@ class Running:
             os.killpg(self.popen.pid, number)
 
     def let_save(self) -> None:
-        """Sends SIGTERM to the worker, or to those of ``mpirun``."""
-        if self.process.terminate_ranks is None:
-            self.signal(signal.SIGTERM)
+        """Sends SIGTERM to the worker; ``mpirun`` has its ranks do the same."""
+        if self.process.ranks:
+            os.kill(self.popen.pid, SAVE)
         else:
-            self.process.terminate_ranks(self.popen.pid)
+            self.signal(signal.SIGTERM)
 
     @property
     def is_silenced(self) -> bool:
         """Whether it had no time to say why it ended: by a signal, or a connection that is lost."""
         code = self.code or 0
-        return code < 0 or (bool(self.process.place) and code > 128)
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it waits for a SIGCONT."""
-        return stopped.state(self.popen.pid) in ("T", "t")
+        return code < 0 or (bool(self.process.host.place) and code > 128)
 
 
-class Job:
-    """One job; each of its processes has a process group of its own.
+class JobProcesses:
+    """Those of one job; each has a process group of its own.
 
     Attributes:
         running: every process that was started, in order; kept after ``end``.
@@ -121,26 +115,28 @@ class Job:
         """The processes that were running at the last check."""
         return [running for running in self.running if running.code is None]
 
+    def alive_workers(self) -> list[Running]:
+        """Those of them that are workers."""
+        return [running for running in self.alive() if running.process.is_worker]
+
     def stopped(self) -> list[Running]:
-        """Those of them that were stopped (SIGSTOP, Ctrl-Z, a debugger)."""
-        return [running for running in self.alive() if running.is_stopped]
+        """Those that wait for a SIGCONT (SIGSTOP, Ctrl-Z, a debugger)."""
+        return [each for each in self.alive() if stopped.state(each.popen.pid) in ("T", "t")]
 
     def stopped_for_long(self) -> list[Running]:
         """Those that were stopped by a signal at each of the last looks, for too long.
 
         Called every ``LOOK_SECONDS`` while one is stopped. Where all workers are, the job is
-        paused: none waits for another.
+        paused: none waits for another, and their time begins when one goes on.
         """
-        for running in self.alive():
-            is_stopped = stopped.state(running.popen.pid) == "T"
-            running.looks_stopped = running.looks_stopped + 1 if is_stopped else 0
-        workers = [running for running in self.alive() if running.process.is_worker]
-        if all(running.looks_stopped for running in workers):
-            for running in workers:
-                running.looks_stopped = 1  # its time begins when another goes on
-            return []
+        alive = self.alive()
+        now = {each.popen.pid for each in alive if stopped.state(each.popen.pid) == "T"}
+        is_paused = now.issuperset(worker.popen.pid for worker in self.alive_workers())
+        for running in alive:
+            looks = 1 if is_paused else running.looks_stopped + 1
+            running.looks_stopped = looks if running.popen.pid in now else 0
         most = stopped.STOPPED_SECONDS / stopped.LOOK_SECONDS
-        return [running for running in self.alive() if running.looks_stopped >= most]
+        return [running for running in alive if running.looks_stopped >= most]
 
     def failed(self) -> list[Running]:
         """The processes that ended with a code other than 0."""
@@ -170,18 +166,16 @@ class Job:
 
     def end(
         self,
-        wait: Callable[[float], None],
+        wait: Callable[[Callable[[], list[Running]], float], None],
         *,
         may_save: bool = False,
-        at_once: Callable[[], bool] = lambda: False,
     ) -> list[Running]:
         """Ends whatever still runs: SIGTERM to every group, SIGKILL after the grace period.
 
         Args:
-            wait: waits until no process is alive, for at most this many seconds.
+            wait: waits until none of these processes is left, for at most so many seconds.
             may_save: whether workers have time to save a checkpoint together; if not, as one of
                 them has failed, they get a second SIGTERM.
-            at_once: tells whether nothing is to be waited for any more, nor by ``wait``.
 
         Returns:
             The processes that SIGTERM did not end.
@@ -189,13 +183,16 @@ class Job:
         if self._has_ended:
             return []
         if may_save:
-            self._let_save(wait, at_once)
+            for running in self.alive_workers():  # they may need servers for that
+                running.let_save()
+            wait(self.alive_workers, SAVING_SECONDS)
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # in case it is stopped
-        wait(INSIST_SECONDS)
+        wait(self.alive, INSIST_SECONDS)
         if self.alive():
             self.signal(signal.SIGTERM)
-        wait((GRACE_AFTER_SAVING_SECONDS if may_save else GRACE_SECONDS) - INSIST_SECONDS)
+        grace = GRACE_AFTER_SAVING_SECONDS if may_save else GRACE_SECONDS
+        wait(self.alive, grace - INSIST_SECONDS)
         stubborn = self.alive()
         kill_groups({running.popen.pid for running in self.running})
         self._has_ended = True
@@ -206,27 +203,16 @@ class Job:
                 running.popen.stdin.close()
         return stubborn
 
-    def _let_save(self, wait: Callable[[float], None], at_once: Callable[[], bool]) -> None:
-        """Asks the workers to end, and gives them time; they may need servers for that."""
-        workers = [running for running in self.running if running.process.is_worker]
-        for running in workers:
-            running.let_save()
-        deadline = time.monotonic() + SAVING_SECONDS
-        while any(running.code is None for running in workers) and time.monotonic() < deadline:
-            if at_once():
-                return
-            wait(POLL_SECONDS)
-
 
 def how(running: Running) -> str:
     """How a process has ended, for a message."""
-    code = running.code
+    code, name = running.code, running.process.name
     assert code is not None
-    if running.process.place and code == LOST_CODE:
-        return f"the connection to {running.process.name} was lost"
-    if running.process.place and code > 128:
+    if code < 0:
+        return f"{name} was killed by signal {-code} ({signal.strsignal(-code)})"
+    if running.process.host.place and code == LOST_CODE:
+        return f"the connection to {name} was lost"
+    if running.process.host.place and code > 128:
         by = signal.strsignal(code - 128)
-        return f"{running.process.name} ended with code {code} (128 + signal {code - 128}: {by})"
-    if code > 0:
-        return f"{running.process.name} exited with code {code}"
-    return f"{running.process.name} was killed by signal {-code} ({signal.strsignal(-code)})"
+        return f"{name} ended with code {code} (128 + signal {code - 128}: {by})"
+    return f"{name} exited with code {code}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ooodist.launcher.ssh.leash import SHARED_MEMORY
+from ooodist.launcher.ssh.runner import SHARED_MEMORY
 
 from ..conftest import wait_until
 
@@ -14,8 +14,8 @@ from ..conftest import wait_until
 @pytest.mark.parametrize("variable", SHARED_MEMORY)
 def test_shared_memory_of_open_mpi(variable: str) -> None:
     command = f'echo "${variable}"; echo > "${variable}/vader_segment.host.0.1.0"; kill -9 $$'
-    leash = [sys.executable, "-m", "ooodist.launcher.ssh.leash", "{}", "sh", "-c", command]
-    done = subprocess.run(leash, capture_output=True, text=True, timeout=20)
+    rank = [sys.executable, "-m", "ooodist.launcher.ssh.runner", "{}", "sh", "-c", command]
+    done = subprocess.run(rank, capture_output=True, text=True, timeout=20)
     assert done.returncode == -9
     folder = Path(done.stdout.strip())
     assert folder.parent == Path("/dev/shm")
