@@ -110,6 +110,9 @@ def test_costs_of_a_file_on_a_described_cluster(costs_file: Path, tmp_path: Path
         "lower bound",
     ):
         assert f"\n{name}" in "\n".join(lines)
+    assert "\nplanned: " in "\n".join(lines)
+    drawn = [line for line in lines if line.startswith(("compute ", "push and pull "))]
+    assert [line.partition("|")[2][:2] for line in drawn] == ["FF", ".."]
     plan = check_files(output)
     assert (plan.name, plan.engine, plan.workers, plan.model) == ("planned", "byteps", 4, "")
     assert plan.steps_per_execution <= 3
@@ -148,7 +151,7 @@ def test_gradients_in_16_bits_have_a_row(costs_file: Path, tmp_path: Path, capsy
     output = tmp_path / "out"
     arguments = ["--wire", "planned", "--steps-per-execution", "1", "--output", str(output)]
     assert program.main(["--costs", str(costs_file), *CLUSTER, *arguments]) == 0
-    assert "\nplanned, with a wire: float16 for " in capsys.readouterr().out
+    assert "\nplanned, in fewer bytes: float16 for " in capsys.readouterr().out
     rows = {row["plan"]: row for row in table_rows(output)}
     assert list(rows)[-3:] == ["planned", "narrow", "lower_bound"]
     bound, narrow, planned = (

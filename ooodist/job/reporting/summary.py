@@ -10,7 +10,7 @@ from ooodist.checkpoint import folder as folders
 from ooodist.data_parallel.live_strategy import LiveDataParallel
 from ooodist.job.preparation import CONFIG_NAME, PreparedJob
 from ooodist.planner.pipeline.plan import AUTO
-from ooodist.report.data_parallel import trace
+from ooodist.report import step_trace
 from ooodist.trainer.callbacks import Best
 from ooodist.trainer.progress import duration
 from ooodist.transfer.provenance import start_of
@@ -154,7 +154,7 @@ _KIND_OF_FILE = {
     MODEL_NAME: "model",
     CSV_NAME: "log",
     TENSORBOARD_NAME: "tensorboard",
-    trace.FILE_NAME: "trace",
+    step_trace.FILE_NAME: "trace",
     SELECTION_NAME: "selection",
     CONFIG_NAME: "job file",
 }

@@ -13,7 +13,7 @@ from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.simulate import Simulation, Simulator
 from ooodist.profiler.recording.timeline import ExchangeRun, Timeline, UnitRun
 from ooodist.profiler.recording.xplane import OpEvent
-from ooodist.report.data_parallel.overlap import idle_times, measure_overlap, simulated_overlap
+from ooodist.report.overlap import idle_times, measure_overlap, simulated_overlap
 from tests.planner import instances
 from tests.planner.chains import chain_costs, each_alone
 

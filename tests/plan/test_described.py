@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ooodist.errors import UserError
-from ooodist.plan.hosts import described_hosts, number_of_devices
+from ooodist.plan.described import described_hosts
 from ooodist.plan.options import parse
+from ooodist.plan.sizes import settings_of
 from ooodist.planner.pipeline.layer_costs import Link
 from ooodist.planner.placement.hosts import Hosts
+from ooodist.settings.sections import ParallelConfig
 
 BETWEEN = Link(5e-5, 8 / 100e9)
 WHOLE = "--hosts 2 --devices 8 --inside 1600Gbit --bandwidth 100Gbit"
@@ -54,4 +56,6 @@ def test_mistakes(old: str, new: str, message: str) -> None:
 
 @pytest.mark.parametrize(("text", "number"), [("--devices 8", 8), (WHOLE, 16)])
 def test_the_devices_are_those_of_all_hosts(text: str, number: int) -> None:
-    assert number_of_devices(parse(text.split())) == number
+    options = parse([*text.split(), "--microbatches", "16"])
+    sizes = settings_of(options, ParallelConfig())
+    assert {size.ranks * size.replicas for size in sizes} == {number}

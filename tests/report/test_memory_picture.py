@@ -11,26 +11,33 @@ from PIL import Image
 
 from ooodist.planner.pipeline.actions import Schedule, from_csv
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
-from ooodist.report.data_parallel.figure import write
-from ooodist.report.pipeline.figure import Panel
-from ooodist.report.pipeline.memory_figure import draw_memory, memory_curves
+from ooodist.planner.pipeline.layer_costs import ModelCosts
+from ooodist.report.chart import Chart
+from ooodist.report.memory_picture import draw_memory
+from ooodist.report.picture import write
+from ooodist.report.pipeline.charts import memory_curves, pipeline_chart
+from ooodist.report.pipeline.outcomes import Simulated
 from tests.planner.pipelines import pipelines
 from tests.report.pipeline_examples import equal_layers, simulate, simulated_of
 
 BASE = 1000
 
 
-def one_rank() -> Panel:
+def one_rank() -> Simulated:
     """Two micro-batches, the second one's W with its I; an update of a second."""
     cost = StageCost(
         1, 1, 1, input_bytes=1, weight_bytes=10, gradient_bytes=100, base_bytes=BASE, update=1
     )
     schedule = from_csv("0F0,0F1,0I0,0W0,0B1\n", "x")
-    return Panel("one", simulated_of((schedule, PipelineCosts((cost,)))))
+    return simulated_of((schedule, PipelineCosts((cost,))))
+
+
+def chart(name: str, costs: ModelCosts, ranks: int, microbatches: int) -> Chart:
+    return pipeline_chart(simulate(costs, ranks, microbatches, name), name, name)
 
 
 def test_by_hand() -> None:
-    (curve,) = memory_curves(one_rank().simulated)
+    (curve,) = memory_curves(one_rank())
     assert [(seconds, num_bytes - BASE) for seconds, num_bytes in curve] == [
         (0, 0),
         *((0, 11), (1, 11)),
@@ -62,8 +69,8 @@ def test_curves_begin_and_end_with_what_is_always_kept(
 
 def test_each_rank_has_a_curve_and_all_panels_the_limit() -> None:
     costs = equal_layers(4, kept=3 << 20, base=1 << 20)
-    panels = [Panel(name, simulate(costs, 4, 8, name)) for name in ("gpipe", "1f1b")]
-    figure = draw_memory(panels, 20 << 20, "memory")
+    charts = [chart(name, costs, 4, 8) for name in ("gpipe", "1f1b")]
+    figure = draw_memory(charts, 20 << 20, "memory")
     above, below = figure.axes
     for axes, peaks in ((above, [25] * 4), (below, [13, 10, 7, 4])):
         *curves, limit = axes.lines
@@ -78,7 +85,7 @@ def test_each_rank_has_a_curve_and_all_panels_the_limit() -> None:
 
 
 def test_no_limit_and_nothing_known_of_memory() -> None:
-    figure = draw_memory([Panel("", simulate(equal_layers(2), 2, 3, "1f1b"))], None, "")
+    figure = draw_memory([chart("1f1b", equal_layers(2), 2, 3)], None, "")
     (axes,) = figure.axes
     assert len(axes.lines) == 2
     assert axes.get_ylabel() == "bytes"
@@ -86,7 +93,7 @@ def test_no_limit_and_nothing_known_of_memory() -> None:
 
 def test_a_limit_far_above_leaves_room_for_the_curves() -> None:
     costs = equal_layers(4, kept=3 << 20)
-    figure = draw_memory([Panel("", simulate(costs, 4, 8, "1f1b"))], 1 << 40, "")
+    figure = draw_memory([chart("1f1b", costs, 4, 8)], 1 << 40, "")
     (axes,) = figure.axes
     assert 12 < axes.get_ylim()[1] < 24  # MiB; rank 0 keeps 12
     (legend,) = figure.legends
@@ -96,7 +103,7 @@ def test_a_limit_far_above_leaves_room_for_the_curves() -> None:
 @pytest.mark.parametrize("limit", [None, 1200])
 def test_files(tmp_path: Path, limit: int | None) -> None:
     files = [tmp_path / "memory.png", tmp_path / "memory.svg"]
-    write(draw_memory([one_rank()], limit, "what is kept"), files)
+    write(draw_memory([pipeline_chart(one_rank(), "one")], limit, "what is kept"), files)
     with Image.open(files[0]) as image:
         image.load()
         assert image.format == "PNG"

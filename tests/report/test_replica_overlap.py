@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ooodist.planner.pipeline.actions import parse_action
 from ooodist.planner.pipeline.simulate import Exchange, PipelineTimeline, Run
-from ooodist.report.pipeline.overlap import line, replica_overlap
+from ooodist.report.overlap import replica_overlap, sums_line
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=5)
 
@@ -59,5 +59,5 @@ def test_of_whole_seconds_it_is_their_number(
 
 def test_the_line() -> None:
     found = replica_overlap([timeline(([(0, 3)], [(2, 6)]))])
-    assert line(found) == "replica sums: 4000.0 ms a step, 25% hidden behind computing"
+    assert sums_line(found) == "replica sums: 4000.0 ms a step, 25% hidden behind computing"
     assert found.share == pytest.approx(0.25)

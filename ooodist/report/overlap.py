@@ -1,9 +1,17 @@
-"""Measures how much of the exchange is hidden behind computation, recorded or simulated."""
+"""Measures how much of the exchange is hidden behind computation, recorded or simulated.
+
+::
+
+    compute     dW3 dX2 dW2 dX1 dW1          of a rank of a pipeline: F  I  W0a W1a W0b W1b
+    exchange       |--- 3 ---||-- 2 --|                                       |-- a --||-- b --|
+    hidden         |----------------|                                         |-------|
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +25,7 @@ from ooodist.profiler.recording.intervals import (
 
 if TYPE_CHECKING:
     from ooodist.planner.data_parallel.simulate import Simulation
+    from ooodist.planner.pipeline.simulate import PipelineTimeline
     from ooodist.profiler.recording.timeline import Timeline  # imports TensorFlow
 
 UNIT_KINDS = ("F", "dX", "dW")
@@ -91,3 +100,30 @@ def overlap_of(exchanges: Iterable[Interval], computation: Iterable[Interval]) -
     exchange = merge_intervals(exchanges)
     hidden = common_intervals(exchange, merge_intervals(computation))
     return Overlap(total_length(exchange), total_length(hidden))
+
+
+def replica_overlap(timelines: Sequence[PipelineTimeline]) -> Overlap:
+    """The sums of a step of a rank, the mean over all ranks of these steps, of which there
+    is at least one.
+
+    A sum counts from when its rank begins it: waiting for a slower replica is included. Sums that
+    are in transit together count once. Hidden is the part in which the same rank runs an action.
+    """
+    found = [
+        overlap_of(
+            ((each.start, each.end) for each in exchanges),
+            ((run.start, run.end) for run in runs),
+        )
+        for timeline in timelines
+        for runs, exchanges in zip(timeline.runs, timeline.exchanges, strict=True)
+    ]
+    return Overlap(
+        statistics.fmean(each.exchange for each in found),
+        statistics.fmean(each.hidden for each in found),
+    )
+
+
+def sums_line(sums: Overlap) -> str:
+    """Says how long the sums over replicas of a step take, and which share of that is hidden."""
+    milliseconds = sums.exchange * 1e3
+    return f"replica sums: {milliseconds:.1f} ms a step, {sums.share:.0%} hidden behind computing"

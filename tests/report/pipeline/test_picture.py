@@ -17,9 +17,9 @@ from PIL import Image
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.layer_costs import Link
-from ooodist.report.data_parallel import figure as data_parallel_figure
-from ooodist.report.data_parallel.figure import write
-from ooodist.report.pipeline.figure import Panel, draw
+from ooodist.report.chart import STYLES, Chart
+from ooodist.report.picture import draw, write
+from ooodist.report.pipeline.charts import pipeline_chart
 from tests.planner.pipelines import pipelines
 from tests.report.pipeline_examples import equal_layers, simulate, simulated_of
 from tests.thorough import few
@@ -28,8 +28,8 @@ F, B, W, UPDATE = "#56b4e9", "#e69f00", "#8fd0ae", "#777777"
 EXCHANGE = "#cc79a7"
 
 
-def panel(name: str, *, layers: int = 4, ranks: int = 4, microbatches: int = 8) -> Panel:
-    return Panel(name, simulate(equal_layers(layers), ranks, microbatches, name))
+def panel(name: str, *, layers: int = 4, ranks: int = 4, microbatches: int = 8) -> Chart:
+    return pipeline_chart(simulate(equal_layers(layers), ranks, microbatches, name), name, name)
 
 
 def spans(axes: Axes, lane: int | None = None) -> dict[str, list[tuple[float, float]]]:
@@ -57,8 +57,7 @@ def shown(figure: Figure) -> list[str]:
 def test_colors_are_those_of_data_parallel_pictures() -> None:
     (axes,) = draw([panel("zb_h1")], "").axes
     assert set(spans(axes)) == {F, B, W}
-    theirs = data_parallel_figure
-    assert (theirs._F, theirs._DX, theirs._DW) == (F, B, W)
+    assert [STYLES[kind].color for kind in ("F", "dX", "dW")] == [F, B, W]
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb_h1"])
@@ -77,7 +76,7 @@ def test_busy_and_idle_are_the_makespan(pipeline: tuple[Schedule, PipelineCosts]
     simulated = simulated_of(pipeline)
     assume(simulated.seconds > 0)
     timeline = simulated.timeline
-    (axes,) = draw([Panel("", simulated)], "").axes
+    (axes,) = draw([pipeline_chart(simulated, "")], "").axes
     for rank, (busy, update) in enumerate(zip(timeline.busy, timeline.updates, strict=True)):
         each = 2 if any(timeline.exchanges) else 1  # lanes of a rank
         found = spans(axes, each * (len(timeline.runs) - rank) - 1)
@@ -162,7 +161,7 @@ def test_numbers_stand_only_where_there_is_room() -> None:
 
 def test_updates_are_in_the_picture_and_in_its_legend() -> None:
     simulated = simulate(equal_layers(2, update=2.0), 2, 3, "1f1b")
-    figure = draw([Panel("", simulated)], "")
+    figure = draw([pipeline_chart(simulated, "")], "")
     assert sorted(spans(figure.axes[0])[UPDATE]) == [(9 + 1, 9 + 1 + 2), (12, 14)]
     (legend,) = figure.legends
     assert "update" in [text.get_text() for text in legend.get_texts()]
@@ -172,7 +171,7 @@ def test_updates_are_in_the_picture_and_in_its_legend() -> None:
 
 def test_exchanges_have_a_lane_of_their_own_and_are_in_the_legend() -> None:
     costs = equal_layers(2, link=Link(0.5), replicas=2)
-    figure = draw([Panel("", simulate(costs, 2, 3, "zb_h1"))], "")
+    figure = draw([pipeline_chart(simulate(costs, 2, 3, "zb_h1"), "")], "")
     (axes,) = figure.axes
     ticks = [text.get_text() for text in axes.get_yticklabels()]
     assert ticks == ["rank 0", "exchange", "rank 1", "exchange"]
