@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ooodist.errors import UserError
@@ -24,6 +24,7 @@ __all__ = [
     "as_sent",
     "comparison",
     "costs_as_sent",
+    "costs_of_bound",
     "in_wire",
     "make_plan",
     "plans_to_try",
@@ -158,7 +159,7 @@ def predicted(plan: Plan, costs: StepCosts, network: Network, *, carrying: bool 
         UserError: the plan does not fit the costs.
     """
     simulator = Simulator(costs, network)
-    sent = _at_least(costs, network, plan.wire, [group.rank for group in plan.low_rank])
+    sent = costs_of_bound(costs, network, [plan])
     prediction = Prediction(
         step_seconds=simulator.step_seconds(plan),
         lower_bound_seconds=lower_bound(
@@ -227,6 +228,15 @@ def as_sent(plan: Plan, costs: StepCosts, limits: Limits) -> Plan:
     """The plan, found for :func:`costs_as_sent`, saying how gradients travel."""
     width = limits.ranks[0] if limits.ranks else limits.wire
     return plan if width is None else all_in(plan, costs, width, limits.wire)
+
+
+def costs_of_bound(
+    costs: StepCosts, network: Network, plans: Collection[Plan]
+) -> tuple[StepCosts, Network]:
+    """Costs for a lower bound over all plans that may send gradients as these do."""
+    wires_of = {plan.wire for plan in plans if plan.wire is not None}
+    ranks = [group.rank for plan in plans for group in plan.low_rank]
+    return _at_least(costs, network, next(iter(wires_of), None), ranks)
 
 
 def _at_least(

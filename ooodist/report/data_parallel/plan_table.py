@@ -9,10 +9,10 @@ from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.bound import lower_bound
 from ooodist.planner.data_parallel.orders import first_k_order, movable_layers
 from ooodist.planner.data_parallel.plan import Plan, carried_exchanges
+from ooodist.planner.data_parallel.search import costs_of_bound
 from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.planner.narrowing import narrow_bytes
 from ooodist.planner.rows import with_rows
-from ooodist.planner.wire import at_least
 from ooodist.report.tables import Columns, Row, aligned, cells, milliseconds, readable_bytes
 from ooodist.util.quantity import counted
 
@@ -119,7 +119,8 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
     """Makes the table of plans, of which the first is baseline and the last the best one.
 
     The lower bound is for calls with as many steps as the longest. It is that of plans that carry
-    exchanges if there is a row ``carried``, and of those with gradients in 16 bits if one has some.
+    exchanges if there is a row ``carried``, and of those with gradients in fewer bytes if one has
+    some.
 
     Args:
         subject: what the plans are for.
@@ -129,8 +130,7 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
     costs, network = subject.costs, cluster.network
     simulator = Simulator(costs, network)
     steps = max(plan.steps_per_execution for plan in plans.values())
-    wire = next((plan.wire for plan in plans.values() if plan.wire is not None), None)
-    sent = (costs, network) if wire is None else at_least(costs, network, wire)
+    sent = costs_of_bound(costs, network, plans.values())
     bound = lower_bound(*sent, steps, carrying=CARRIED in plans)
     seconds = {name: simulator.step_seconds(plan) for name, plan in plans.items()}
     rows = {}
@@ -153,6 +153,7 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
             "carried": None,  # exchanges that a call leaves to the next one
             "narrow_bytes": None,  # of gradients, in full width, that travel in 16 bits
             "wire": None,
+            "low_rank": None,  # of which gradients travel so, the rank and the bytes in full width
         }
         if (plan := plans.get(name)) is not None:
             row["k"] = _k(plan, costs) if name == "first_k" else None
@@ -162,6 +163,7 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
             row["carried"] = len(carried_exchanges(plan)) if CARRIED in plans else None
             row["narrow_bytes"] = narrow_bytes(plan, costs) if NARROW in plans else None
             row["wire"] = plan.wire
+            row["low_rank"] = ", ".join(_ranks(plan, costs)) or None
     return Table(subject, cluster, rows)
 
 
@@ -188,9 +190,19 @@ def title_of(row: Row) -> str:
     words = _title(row["plan"])
     if row["plan"] == CARRIED:
         words += f" {row['carried']}"
+    sent = [row["low_rank"]] if row["low_rank"] else []
     if row["wire"] is not None:
-        words += f" {row['wire']} for {readable_bytes(row['narrow_bytes'] or 0)}"
+        sent.append(f"{row['wire']} for {readable_bytes(row['narrow_bytes'] or 0)}")
+    words = " ".join([words, *filter(None, [", ".join(sent)])])
     return words if row["k"] is None else f"{words} (k = {row['k']})"
+
+
+def _ranks(plan: Plan, costs: StepCosts) -> list[str]:
+    sizes = {weight.name: weight.num_bytes for weight in costs.weights}
+    return [
+        f"rank {group.rank} for {readable_bytes(sum(sizes[name] for name in group.weights))}"
+        for group in plan.low_rank
+    ]
 
 
 def _title(name: str) -> str:
