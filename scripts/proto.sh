@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Generates ooodist/zoo/service/zoo_pb2.py, zoo_pb2.pyi and zoo_pb2_grpc.py from zoo.proto beside
-# them, with grpcio-tools in an environment of its own, which is deleted.
+# Generates ooodist/zoo/service/zoo_pb2.py and zoo_pb2.pyi from zoo.proto beside them, with
+# grpcio-tools in an environment of its own, which is deleted.
 #
 #   scripts/proto.sh
 #
@@ -25,5 +25,5 @@ trap 'rm -rf "$folder"' EXIT
   "grpcio-tools==$GRPCIO_TOOLS" || fail "pip failed; see above"
 cd "$ROOT"
 "$folder/venv/bin/python" -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. \
-  --grpc_python_out=. ooodist/zoo/service/zoo.proto
+  ooodist/zoo/service/zoo.proto
 git diff --stat -- ooodist/zoo/service

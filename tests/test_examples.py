@@ -23,7 +23,7 @@ from ooodist import train
 from ooodist.config import job as job_file
 from ooodist.errors import UserError
 from ooodist.launcher import local
-from ooodist.plan import __main__ as plan
+from ooodist.plan import data_parallel, pipelines
 from ooodist.plan import options as plan_options
 from tests import environments
 from tests.fork_server import fast_python
@@ -221,9 +221,11 @@ def check_train(arguments: Sequence[str]) -> None:
 def check_plan(arguments: Sequence[str]) -> None:
     options = plan_options.parse(arguments)
     if options.costs:
-        plan.plan_pipeline.check_kind_of_costs(options)
-    else:
-        plan._config(options)
+        pipelines.check_kind_of_costs(options)
+        return
+    config = job_file.load(options.config, options.set)
+    if not pipelines.is_asked_for(options, config):
+        data_parallel.with_options(options, config)
 
 
 @pytest.mark.parametrize(

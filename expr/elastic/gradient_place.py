@@ -18,7 +18,7 @@ import tensorflow as tf
 from ooodist import engines
 from ooodist.compat.keras_model import build_with
 from ooodist.config import job as job_file
-from ooodist.job.preparation import load_and_build
+from ooodist.job.building import load_and_build
 
 OPTIMIZERS = (
     "{name: sgd, learning_rate: 0.1, momentum: 0.9}",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from curves import Curve, accuracy_over_time
 
-from ooodist.report.data_parallel.figure import write
+from ooodist.report.picture import write
 
 BELOW = 0.01  # full training's final accuracy
 LAST = 5  # epochs, of which the final accuracy is the median

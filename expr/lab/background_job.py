@@ -4,13 +4,14 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.environment import Process
-from ooodist.launcher.job import HELPERS_END_SECONDS, Job, how
+from ooodist.launcher.job_processes import HELPERS_END_SECONDS, JobProcesses, Running, how
 
 
 class BackgroundJob:
@@ -34,7 +35,7 @@ class BackgroundJob:
         """
         self.log_folder = log_folder
         self.failure = ""
-        self._job = Job(cleaner)
+        self._job = JobProcesses(cleaner)
         self._resources = resources
         try:
             for process in processes:
@@ -80,7 +81,7 @@ class BackgroundJob:
             if deadline is not None and time.monotonic() >= deadline and self._job.code() is None:
                 raise TimeoutError(f"the job goes on after {timeout:g} s; logs: {self.log_folder}")
         if code == 0:
-            self._wait_for_all(HELPERS_END_SECONDS)
+            self._wait_for(self._job.alive, HELPERS_END_SECONDS)
         else:
             ends = ", ".join(how(running) for running in self._job.failed())
             self.failure = f"{ends}; logs: {self.log_folder}"
@@ -89,7 +90,7 @@ class BackgroundJob:
 
     def end(self) -> None:
         """Ends all processes of the job that still run."""
-        self._job.end(self._wait_for_all)
+        self._job.end(self._wait_for)
         self._resources.close()
 
     def _start(self, process: Process) -> None:
@@ -102,9 +103,9 @@ class BackgroundJob:
         with log:
             self._job.start(process, log, log)
 
-    def _wait_for_all(self, seconds: float) -> None:
+    def _wait_for(self, left: Callable[[], list[Running]], seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while self._job.alive() and time.monotonic() < deadline:
+        while left() and time.monotonic() < deadline:
             self._wait_for_one(deadline)
 
     def _wait_for_one(self, deadline: float | None) -> None:

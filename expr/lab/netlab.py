@@ -42,8 +42,10 @@ from contextlib import ExitStack, closing
 from expr.lab.network import Lab
 from ooodist.launcher import environment
 from ooodist.launcher.arguments import (
+    add_number,
     check_command,
     count,
+    engines,
     log_folder,
     new_parser,
     parse,
@@ -105,7 +107,9 @@ def _launch(options: argparse.Namespace, command: list[str]) -> int:
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = new_parser("launch/netlab.py", DESCRIPTION, EXAMPLES)
+    usage = "%(prog)s -np N"
+    parser = new_parser("launch/netlab.py", DESCRIPTION, EXAMPLES, usage, engines())
+    add_number(parser)
     parser.add_argument(
         "--rate", required=True, help="of each host's link, each way, as 250Mbit or 1.5Gbit"
     )

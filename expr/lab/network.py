@@ -22,13 +22,13 @@ from typing import Self
 
 from expr.lab import cable
 from expr.lab.background_job import BackgroundJob
+from expr.lab.lab_host import LabHost
 from expr.lab.shaping import MTU, parse_delay, parse_rate, segment_bytes, token_bucket
 from ooodist.errors import UserError
 from ooodist.launcher import environment
 from ooodist.launcher.arguments import check_command
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.environment import Places
-from ooodist.launcher.host import Host
 
 NETWORK = ipaddress.ip_network("10.77.0.0/16")
 MOST_HOSTS = 1000  # a bridge has 1023 ports
@@ -84,7 +84,7 @@ class Lab:
         given = cores or usable
         name = f"ooodist-{os.getpid()}-{secrets.token_hex(3)}"
         self.hosts = [
-            Host(
+            LabHost(
                 address=str(NETWORK[index + 1]),
                 interface="eth0",
                 cores=(given[index % len(given)],),
@@ -93,7 +93,7 @@ class Lab:
             )
             for index in range(num_hosts)
         ]
-        self._switch = Host(
+        self._switch = LabHost(
             address=str(NETWORK[-2]), interface="bridge", name="switch", namespace=f"{name}-switch"
         )
         self.cleaner = Cleaner()
@@ -201,8 +201,8 @@ class Lab:
             self._address(host)
             self._shape(host, "add")
 
-    def _add_namespace(self, host: Host) -> None:
-        self.cleaner.add_namespace(host.namespace)
+    def _add_namespace(self, host: LabHost) -> None:
+        host.remove_after(self.cleaner)
         self._run("ip", "netns", "add", host.namespace)
         with host.inside():
             for setting, value in SETTINGS.items():
@@ -211,30 +211,30 @@ class Lab:
                     path.write_text(value)
         self._ip(host, "link", "set", "lo", "up")
 
-    def _write_names(self, host: Host) -> None:
+    def _write_names(self, host: LabHost) -> None:
         folder = NAMES / host.namespace
         self.cleaner.add_folder(folder)
         folder.mkdir(parents=True)
         lines = ["127.0.0.1 localhost", *(f"{other.address} {other.name}" for other in self.hosts)]
         (folder / "hosts").write_text("\n".join(lines) + "\n")
 
-    def _address(self, host: Host) -> None:
+    def _address(self, host: LabHost) -> None:
         self._ip(host, "addr", "add", f"{host.address}/{NETWORK.prefixlen}", "dev", host.interface)
         self._ip(host, "link", "set", host.interface, "up")
 
-    def _shape(self, host: Host, action: str) -> None:
+    def _shape(self, host: LabHost, action: str) -> None:
         size = str(segment_bytes(self._rate))
         for end, device in ((host, host.interface), (self._switch, host.name)):
             self._ip(end, "link", "set", device, "gso_max_size", size)
             self._tc(end, action, device, "root", "handle", "1:", *token_bucket(self._rate))
 
-    def _join(self, host: Host) -> None:
+    def _join(self, host: LabHost) -> None:
         """Connects the host to the switch by a cable, whose switch end has the host's name."""
         kind = ["mtu", str(MTU), "type", "veth", "peer", "name", host.interface]
         end = ["mtu", str(MTU), "netns", host.namespace]
         self._ip(self._switch, "link", "add", host.name, *kind, *end)
 
-    def _join_with_delay(self, host: Host, delay: float) -> None:
+    def _join_with_delay(self, host: LabHost, delay: float) -> None:
         """Connects the host by a cable that delays what it sends; ``delay`` is in seconds."""
         ends = []
         try:
@@ -257,10 +257,10 @@ class Lab:
             for end in ends:
                 os.close(end)
 
-    def _ip(self, host: Host, *arguments: str) -> None:
+    def _ip(self, host: LabHost, *arguments: str) -> None:
         self._run("ip", "-n", host.namespace, *arguments)
 
-    def _tc(self, host: Host, action: str, device: str, *arguments: str) -> None:
+    def _tc(self, host: LabHost, action: str, device: str, *arguments: str) -> None:
         self._run("tc", "-n", host.namespace, "qdisc", action, "dev", device, *arguments)
 
     def _run(self, *command: str) -> None:

@@ -28,7 +28,7 @@ import tensorflow as tf
 from ooodist import engines
 from ooodist.compat.keras_model import build_with
 from ooodist.config import job as job_file
-from ooodist.job.preparation import load_and_build
+from ooodist.job.building import load_and_build
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.runtime.work import Loss, StageWork, compiled_loss
 from ooodist.pipeline.stages import calls_of, sent_specs, split

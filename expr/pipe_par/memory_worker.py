@@ -57,7 +57,7 @@ def measure(microbatches: int) -> list[dict[str, float]]:
         schedule=schedule,
         split=tuple(model.layers[1 + half * n].name for n in range(1, engine.size)),
     )
-    ranks = make_ranks(engine, engine.size, 1)
+    ranks = make_ranks(engine.world, engine.size, 1)
     assembly = assemble(model, batch, parallel, ranks, engine, Patience(TIMEOUT))
     peaks = []
     for _ in range(6):

@@ -11,7 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ooodist.report.data_parallel import figure
+from ooodist.report import picture
 
 FOLDER = Path(__file__).parent
 CSV = FOLDER / "real.csv"
@@ -140,7 +140,7 @@ def main() -> None:
     rows = summarize(read())
     text = table(rows)
     (FOLDER / "real.md").write_text(text + "\n", encoding="utf-8")
-    figure.write(draw(rows), [FOLDER / "real.png", FOLDER / "real.svg"])
+    picture.write(draw(rows), [FOLDER / "real.png", FOLDER / "real.svg"])
     print(text)
 
 

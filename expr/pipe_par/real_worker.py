@@ -38,7 +38,7 @@ engine = engines.init("mpi", timeout=TIMEOUT)
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from ooodist.job.preparation import load_and_build  # noqa: E402
+from ooodist.job.building import load_and_build  # noqa: E402
 from ooodist.pipeline.assembly import Assembly, assemble  # noqa: E402
 from ooodist.pipeline.batches import BatchSplitter  # noqa: E402
 from ooodist.pipeline.planning import plan_schedule  # noqa: E402
@@ -70,7 +70,7 @@ class Worker:
             parallel = ParallelConfig(
                 pipeline=engine.size, microbatches=max(numbers), schedule=name
             )
-            ranks = make_ranks(engine, engine.size, 1)
+            ranks = make_ranks(engine.world, engine.size, 1)
             self.assemblies[placement] = assemble(
                 self.model, self.batch, parallel, ranks, engine, Patience(TIMEOUT)
             )

@@ -23,12 +23,16 @@ import ooodist
 from ooodist import models
 from ooodist.config import job as job_file
 from ooodist.config.keras_objects import make_loss, make_optimizer
-from ooodist.job.preparation import load_and_build
+from ooodist.job.building import load_and_build
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE / "steps.csv"
 COLUMNS = ("model", "rate", "row", "seconds", "megabytes")
-ALONE, FULL = "no network", "full width"
+ALONE, FULL, PLANNED = "no network", "full width", "planned low rank"
+PLANNED_KEYS = [
+    *("order.name=planned", "exchange.wire=planned", "exchange.low_rank=auto"),
+    *("planning.trial=false", "planning.profile_anew=true"),
+]
 
 
 def main() -> None:
@@ -42,6 +46,7 @@ def main() -> None:
     engine = ooodist.init()
     keys = {FULL: [], "float16": ["exchange.wire=float16"]}
     keys |= {f"low rank {rank}": [f"exchange.low_rank={rank}"] for rank in options.ranks}
+    keys[PLANNED] = PLANNED_KEYS
     made: dict[str, keras.Model] = {}
     for row, overrides in keys.items():
         config = job_file.load(options.job, overrides)

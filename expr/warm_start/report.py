@@ -17,7 +17,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from ooodist.report.data_parallel.figure import write
+from ooodist.report.picture import write
 
 HERE = Path(__file__).parent
 GOAL, MOST_DIFFERENCE, MOST_SHARE = 1.5, 0.003, 0.02

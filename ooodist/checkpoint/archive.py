@@ -8,26 +8,31 @@ A file is an uncompressed zip archive::
     assets/               files of layers, if any
     ooodist.json          a State, if it is a checkpoint; it says which variable is where
     best_weights.npz      the weights at the best epoch, if they are kept
-    residuals.npz         what gradients have lost on a wire of 16 bits, by weight and rank
+    ranks.npz             what the steps of each rank keep for themselves, by name and rank
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import ml_dtypes
 import numpy as np
 
-from ooodist.checkpoint.arrays import DAMAGED, Closing, dtype_of
+from ooodist.checkpoint.arrays import DAMAGED, Writer, as_bytes, dtype_of
+from ooodist.checkpoint.content import ASSETS, BEST, EXTRAS, RANKS, Content
 from ooodist.checkpoint.state import State
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
+from ooodist.util.replacing import replacing
 
 CONFIG_MEMBER = "config.json"
 METADATA_MEMBER = "metadata.json"
@@ -35,9 +40,63 @@ WEIGHTS_MEMBER = "model.weights.h5"
 STATE_MEMBER = "ooodist.json"
 BEST_WEIGHTS_MEMBER = "best_weights.npz"
 RANKS_MEMBER = "ranks.npz"
-ASSETS = "assets/"
+ASSETS_FOLDER = "assets/"
 _PIECE = 1 << 22  # bytes that are written at a time
 _DTYPE = "dtype"  # the attribute that marks bfloat16, which HDF5 stores as plain bytes
+
+
+def write(file: Path, content: Content, *, best: bool = False) -> None:
+    """Writes a Keras file; one of this name stays until the new one is complete.
+
+    Args:
+        file: ends with ``.keras``.
+        content: what it gets; the fingerprint in its state is replaced.
+        best: take the weights of the best epoch, if there are any. No run stood there, so the file
+            is no checkpoint then.
+
+    Raises:
+        UserError: it cannot be written, or the content cannot be read.
+    """
+    best = best and content.num_best > 0
+    with replacing(file, "checkpoint") as temporary:
+        weights, best_weights = temporary.with_suffix(".h5"), temporary.with_suffix(".npz")
+        try:
+            state = replace(content.state, fingerprint=_write_weights(weights, content, best=best))
+            with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as target:
+                target.writestr(METADATA_MEMBER, content.metadata)
+                target.writestr(CONFIG_MEMBER, content.config)
+                target.write(weights, WEIGHTS_MEMBER)
+                for name in content.assets:
+                    target.writestr(name, content.value(ASSETS, name).tobytes())
+                if best:
+                    return
+                target.writestr(STATE_MEMBER, json.dumps(yaml_dataclass.plain(state)))
+                if content.num_best:
+                    with Writer(best_weights) as writer:
+                        for index in range(content.num_best):
+                            writer.write(_best_member(index), content.read_best(index))
+                    target.write(best_weights, BEST_WEIGHTS_MEMBER)
+                if by_rank := content.by_rank():
+                    arrays = io.BytesIO()
+                    np.savez(arrays, np.array(list(by_rank)), *by_rank.values())
+                    target.writestr(RANKS_MEMBER, arrays.getvalue())
+        finally:
+            weights.unlink(missing_ok=True)
+            best_weights.unlink(missing_ok=True)
+
+
+def _write_weights(file: Path, content: Content, *, best: bool) -> str:
+    """Writes the weights file and returns the fingerprint of the variables."""
+    whole = hashlib.sha256()
+    with weights_file(file, content.groups) as weights:
+        for index, variable in enumerate(content.state.variables):
+            is_best = best and index < content.num_best
+            value = content.read_best(index) if is_best else content.read(index)
+            whole.update(as_bytes(value))
+            write_places(weights, variable.places, value)
+        for place in content.extras:
+            write_places(weights, [place], content.value(EXTRAS, place))
+    return whole.hexdigest()
 
 
 def read_state(file: Path) -> State:
@@ -47,13 +106,10 @@ def read_state(file: Path) -> State:
     """
     if not file.is_file():
         raise UserError(f"there is no checkpoint {file}; check the path")
-    try:
-        with zipfile.ZipFile(file) as archive:
-            if damaged := archive.testzip():
-                raise UserError(f"checkpoint {file} is damaged: its part {damaged} is not whole")
-            return _state_in(archive, file)
-    except DAMAGED as error:
-        raise _damaged(file, error) from error
+    with _reading(file), zipfile.ZipFile(file) as archive:
+        if damaged := archive.testzip():
+            raise UserError(f"checkpoint {file} is damaged: its part {damaged} is not whole")
+        return _state_in(archive, file)
 
 
 def _state_in(archive: zipfile.ZipFile, file: Path) -> State:
@@ -69,142 +125,122 @@ def _state_in(archive: zipfile.ZipFile, file: Path) -> State:
         raise UserError(f"checkpoint {file} was written by another ooodist: {error}") from error
 
 
-def _damaged(file: Path, error: Exception) -> UserError:
-    return UserError(
-        f"checkpoint {file} is damaged ({error}); name an earlier one, "
-        "or give the folder's name to find the newest that is whole"
-    )
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """Raises UserError for what is found to be damaged in this block."""
+    try:
+        yield
+    except DAMAGED as error:
+        raise UserError(
+            f"checkpoint {file} is damaged ({error}); name an earlier one, "
+            "or give the folder's name to find the newest that is whole"
+        ) from error
 
 
-class KerasFile(Closing):
-    """Reads a checkpoint that is a Keras file, one variable at a time.
+class KerasFile(Content):
+    """A checkpoint that is a Keras file. Raises UserError if it is damaged or no checkpoint."""
 
-    Raises:
-        UserError: it is damaged, no checkpoint, or of an ooodist that did not say where variables
-            are.
-
-    Attributes:
-        state: what it says of the run.
-        num_best: how many weights of the best epoch it has: all or none.
-    """
+    ranks: dict[str, str]  # with the names of members of an archive
 
     def __init__(self, file: Path) -> None:
+        super().__init__()
         self._file = file
-        self._open = ExitStack()
-        try:
-            self._archive = self._open.enter_context(zipfile.ZipFile(file))
+        with _reading(file), ExitStack() as opened:
+            self._archive = opened.enter_context(zipfile.ZipFile(file))
             self.state = _state_in(self._archive, file)
-            self.num_best = 0
-            self._weights = self._open.enter_context(h5py.File(self._member(WEIGHTS_MEMBER)))
-            if BEST_WEIGHTS_MEMBER in self._archive.namelist():
-                member = self._member(BEST_WEIGHTS_MEMBER)
-                self._best = self._open.enter_context(np.load(member, allow_pickle=False))
+            self.config = self._archive.read(CONFIG_MEMBER).decode()
+            self.metadata = self._archive.read(METADATA_MEMBER).decode()
+            names = self._archive.namelist()
+            self.assets = [n for n in names if n.startswith(ASSETS_FOLDER) and not n.endswith("/")]
+            weights = opened.enter_context(self._member(WEIGHTS_MEMBER))
+            self._weights = opened.enter_context(h5py.File(weights))
+            self.groups, places = _layout(self._weights)
+            known = {place for variable in self.state.variables for place in variable.places}
+            self.extras = [place for place in places if place not in known]
+            self.num_best, self.ranks = 0, {}
+            if BEST_WEIGHTS_MEMBER in names:
+                best = opened.enter_context(self._member(BEST_WEIGHTS_MEMBER))
+                self._best = opened.enter_context(np.load(best, allow_pickle=False))
                 self.num_best = len(self._best.files)
-        except DAMAGED as error:
-            self.close()
-            raise _damaged(file, error) from error
-        except UserError:
-            self.close()
-            raise
-        for variable in self.state.variables:
+            if RANKS_MEMBER in names:
+                ranks = opened.enter_context(self._member(RANKS_MEMBER))
+                self._ranks = opened.enter_context(np.load(ranks, allow_pickle=False))
+                keys, *arrays = self._ranks.files
+                self.ranks = dict(zip(map(str, self._ranks[keys]), arrays, strict=True))
+            self.enter_context(opened.pop_all())
+
+    def value(self, kind: str, key: Any) -> np.ndarray:
+        with _reading(self._file):
+            if kind == ASSETS:
+                return np.frombuffer(self._archive.read(key), np.uint8)
+            if kind == EXTRAS:
+                return values_of(self._weights[key])
+            if kind == RANKS:
+                return np.asarray(self._ranks[self.ranks[key]])
+            variable = self.state.variables[key]
+            if kind == BEST:
+                array = np.asarray(self._best[_best_member(key)])
+                # NumPy stores dtypes that it does not know, such as bfloat16, as plain bytes.
+                return array.view(dtype_of(variable.dtype)) if array.dtype.kind == "V" else array
             if not variable.places:
-                self.close()
                 raise UserError(
-                    f"checkpoint {file} does not say where {variable.path} is: an earlier ooodist "
-                    "wrote it, or its layer does not save it; resume it in a job without parallel, "
-                    "which writes it anew"
+                    f"checkpoint {self._file} does not say where {variable.path} is: an earlier "
+                    "ooodist wrote it, or its layer does not save it; resume it in a job without "
+                    "parallel, which writes it anew"
                 )
-
-    def close(self) -> None:
-        self._open.close()
-
-    def read(self, index: int) -> np.ndarray:
-        """The value of a variable, by its index in the state."""
-        return self.read_place(self.state.variables[index].places[0])
-
-    def read_place(self, place: str) -> np.ndarray:
-        """The array at a place of the weights file."""
-        try:
-            dataset = self._weights[place]
-            array = np.asarray(dataset[()])
-        except DAMAGED as error:
-            raise _damaged(self._file, error) from error
-        if dataset.attrs.get(_DTYPE) == "bfloat16":
-            return array.view(ml_dtypes.bfloat16)
-        return array
-
-    def read_best(self, index: int) -> np.ndarray:
-        """The value of a weight at the best epoch, by its index in the state."""
-        return as_saved(self._best[best_member(index)], self.state.variables[index].dtype)
-
-    def read_text(self, member: str) -> str:
-        """The text of a member."""
-        return self._archive.read(member).decode()
-
-    def assets(self) -> dict[str, bytes]:
-        """The files of layers, by their names in the archive."""
-        names = [name for name in self._archive.namelist() if name.startswith(ASSETS)]
-        return {name: self._archive.read(name) for name in names if not name.endswith("/")}
-
-    def layout(self) -> tuple[dict[str, str], list[str]]:
-        """The groups of the weights file, with their layers' names, and all places."""
-        groups: dict[str, str] = {}
-        places: list[str] = []
-
-        def visit(path: str, node: h5py.Group | h5py.Dataset) -> None:
-            if isinstance(node, h5py.Dataset):
-                places.append(path)
-            elif path.split("/")[-1] == "vars":
-                groups[path] = str(node.attrs.get("name", ""))
-
-        self._weights.visititems(visit)
-        return groups, places
+            return values_of(self._weights[variable.places[0]])
 
     def _member(self, name: str) -> _Window:
         """Opens a member so that reading any place of it is quick, as it is not compressed."""
         info = self._archive.getinfo(name)
         if info.compress_type != zipfile.ZIP_STORED:
             raise ValueError(f"{name} is compressed, which Keras does not do")
-        return self._open.enter_context(_Window(self._file, info))
+        return _Window(self._file, info)
 
 
-class _Window(io.RawIOBase):
+def _layout(weights: h5py.File) -> tuple[dict[str, str], list[str]]:
+    """The groups of a weights file, with their layers' names, and all places."""
+    groups: dict[str, str] = {}
+    places: list[str] = []
+
+    def visit(path: str, node: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(node, h5py.Dataset):
+            places.append(path)
+        elif path.split("/")[-1] == "vars":
+            groups[path] = str(node.attrs.get("name", ""))
+
+    weights.visititems(visit)
+    return groups, places
+
+
+class _Window(io.FileIO):
     """A member of a zip archive as a file; zipfile's own goes back only by starting anew."""
 
     def __init__(self, file: Path, info: zipfile.ZipInfo) -> None:
-        super().__init__()
-        self._file = file.open("rb")
-        self._file.seek(info.header_offset)
-        header = self._file.read(30)
+        super().__init__(file)
+        super().seek(info.header_offset)
+        header = super().read(30)
         lengths = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
         self._start = info.header_offset + 30 + sum(lengths)  # behind its name and extra fields
-        self._size = info.file_size
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
+        self._end = self._start + info.file_size
+        self.seek(0)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = base + offset
-        return self._position
+        base = {io.SEEK_SET: self._start, io.SEEK_CUR: super().tell(), io.SEEK_END: self._end}
+        return super().seek(base[whence] + offset) - self._start
 
     def tell(self) -> int:
-        return self._position
+        return super().tell() - self._start
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        left = max(0, self._size - self._position)
-        self._file.seek(self._start + self._position)
-        number = self._file.readinto(memoryview(buffer)[:left])
-        self._position += number
-        return number
+        return super().readinto(memoryview(buffer)[: self._left()])
 
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+    def read(self, size: int | None = -1) -> bytes:
+        left = self._left()
+        return super().read(left if size is None or size < 0 else min(size, left))
+
+    def _left(self) -> int:
+        return max(0, self._end - super().tell())
 
 
 @contextmanager
@@ -238,26 +274,21 @@ def _create(weights: h5py.File, place: str, array: np.ndarray) -> h5py.Dataset:
     return dataset
 
 
-def best_member(index: int) -> str:
+def number_type(dataset: h5py.Dataset) -> np.dtype | None:
+    """The dtype of a data set's values, bfloat16 too; None if they are no numbers."""
+    if dataset.dtype.kind in "fiub":
+        return np.dtype(dataset.dtype)
+    if dataset.dtype == np.dtype("V2") and dataset.attrs.get(_DTYPE) == "bfloat16":
+        return np.dtype(ml_dtypes.bfloat16)
+    return None
+
+
+def values_of(dataset: h5py.Dataset) -> np.ndarray:
+    """The values of a data set, including bfloat16, which HDF5 itself lacks."""
+    values = np.asarray(dataset[()])
+    return values.view(number_type(dataset) or values.dtype)
+
+
+def _best_member(index: int) -> str:
     """The name of a weight in the archive of the best weights, without its suffix."""
     return f"arr_{index}"
-
-
-def as_saved(array: np.ndarray, dtype: str) -> np.ndarray:
-    """An array of a ``.npz`` file in the dtype of its variable.
-
-    NumPy stores dtypes that it does not know, such as bfloat16, as plain bytes.
-    """
-    return array.view(dtype_of(dtype)) if array.dtype.kind == "V" else array
-
-
-def saved(arrays: Iterable[np.ndarray]) -> bytes:
-    """The content of a member with these arrays."""
-    content = io.BytesIO()
-    np.savez(content, *arrays)
-    return content.getvalue()
-
-
-def saved_by_rank(by_rank: Mapping[str, np.ndarray]) -> bytes:
-    """The content of the member with what the steps of each rank keep for themselves."""
-    return saved([np.array(list(by_rank)), *by_rank.values()])

@@ -8,21 +8,20 @@ as bfloat16, are plain bytes in the member; an array's :class:`Entry` has the dt
 from __future__ import annotations
 
 import hashlib
-import os
 import zipfile
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Self
+from typing import IO
 
 import ml_dtypes
 import numpy as np
 from numpy.lib import format as npy
 
 from ooodist.errors import UserError
+from ooodist.util.replacing import flush_to_disk
 
 SUFFIX = ".npy"
 # RuntimeError: of zipfile, for what is encrypted or compressed in a way that it does not know.
@@ -51,37 +50,15 @@ def dtype_of(name: str) -> np.dtype:
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
-class Closing(ABC):
-    """Something that is closed at the end of a block."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Closes what is open."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class Writer(Closing):
+class Writer(ExitStack):
     """Writes arrays to a new archive, which is on disk when the block ends."""
 
     def __init__(self, file: Path) -> None:
+        super().__init__()
         self._file = file
-        self._archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED)
+        self.callback(flush_to_disk, file)  # once the archive is closed
+        self._archive = self.enter_context(zipfile.ZipFile(file, "w", zipfile.ZIP_STORED))
         self._members: set[str] = set()
-
-    def close(self) -> None:
-        self._archive.close()
-        with self._file.open("rb") as file:
-            os.fsync(file.fileno())
 
     def write(self, name: str, array: np.ndarray) -> Entry:
         """Appends an array under this name; if it is taken, with a number, as ``bias#2``."""

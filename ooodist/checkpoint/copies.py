@@ -6,15 +6,14 @@
     s3://bucket/digits/best.keras
     s3://bucket/digits/.incomplete-8d1f...            being written, or left by a killed job
 
-One job writes to a place. A file gets its name once it is complete. A checkpoint in parts is
-complete once it has its manifest, which is copied last.
+One job writes to a place. A file gets its name once it is complete, and on disk. A checkpoint in
+parts is complete once it has its manifest, which is copied last.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from pathlib import Path
 
 from ooodist.checkpoint import folder as folders
@@ -23,7 +22,7 @@ from ooodist.checkpoint.parts import MANIFEST_NAME
 from ooodist.checkpoint.state import State
 from ooodist.errors import UserError
 from ooodist.util.addresses import Store, os_errors
-from ooodist.util.replacing import INCOMPLETE_PREFIX, flush_to_disk
+from ooodist.util.replacing import delete, incomplete, put_in_place
 
 logger = logging.getLogger("ooodist")
 
@@ -56,10 +55,9 @@ class Copies(Store):
         Raises UserError if the address cannot be read.
         """
         try:
-            found = [(folders.place_of(name), name) for name, _ in self.listing()]
+            return folders.ordered(name for name, _ in self.listing())
         except OSError as error:
             raise self._unreadable(error) from error
-        return sorted((place, name) for place, name in found if place is not None)
 
     def put(self, path: Path) -> None:
         """Copies a file, or a checkpoint in parts; one of this name is replaced. Raises OSError."""
@@ -69,16 +67,15 @@ class Copies(Store):
                 return
             temporary = self.incomplete_path()
             self.files.put_file(str(path), temporary)
+            self.flush(temporary)
             self.files.mv(temporary, f"{self.root}/{path.name}")
 
     def prune(self, keep: int) -> None:
         """Deletes all but the ``keep`` newest, best ones that are no longer the best, and what a
         killed job left incomplete. Raises OSError."""
         names = [name for name, _ in self.listing()]
-        places = sorted((place, name) for name in names if (place := folders.place_of(name)))
         best = sorted(name for name in names if name.startswith("best-epoch-"))
-        left = [name for name in names if name.startswith(INCOMPLETE_PREFIX)]
-        for name in (*(name for _, name in places[:-keep]), *best[:-1], *left):
+        for name in (*folders.expired(names, keep), *best[:-1]):
             with contextlib.suppress(FileNotFoundError), os_errors():
                 self.files.rm(f"{self.root}/{name}", recursive=True)
 
@@ -90,15 +87,11 @@ class Copies(Store):
         found = self.checkpoints()
         for _, name in reversed(found):
             path = folder / name
-            temporary = folders.incomplete(path)
+            temporary = incomplete(path)
             try:
                 self._get(name, temporary)
                 state = folders.read_state(temporary)
-                if temporary.is_dir():
-                    folders.put_in_place(temporary, path)
-                else:
-                    os.replace(temporary, path)
-                    flush_to_disk(folder)
+                put_in_place(temporary, path)
             except UserError as error:
                 logger.warning("%s/%s: %s: looking for an earlier one", self.address, name, error)
             except OSError as error:
@@ -106,7 +99,7 @@ class Copies(Store):
             else:
                 return path, state
             finally:
-                folders.delete(temporary)
+                delete(temporary)
         damaged = " that is whole" if found else ""
         raise UserError(
             f"{self._option}: there is no checkpoint{damaged} in {self.address}; check the address"
@@ -119,6 +112,7 @@ class Copies(Store):
         self.files.makedirs(target, exist_ok=True)
         for file in sorted(path.iterdir(), key=lambda file: file.name == MANIFEST_NAME):
             self.files.put_file(str(file), f"{target}/{file.name}")
+            self.flush(f"{target}/{file.name}")
 
     def _get(self, name: str, path: Path) -> None:
         source = f"{self.root}/{name}"

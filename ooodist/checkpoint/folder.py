@@ -1,4 +1,4 @@
-"""The checkpoints in the output folder of a job, in both forms, and the safe making of folders.
+"""The checkpoints in the output folder of a job, in both forms.
 
 ::
 
@@ -16,9 +16,8 @@ import contextlib
 import logging
 import os
 import re
-import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from ooodist.checkpoint import archive
@@ -26,7 +25,7 @@ from ooodist.checkpoint.archive import KerasFile
 from ooodist.checkpoint.parts import MANIFEST_NAME, Parts
 from ooodist.checkpoint.state import State
 from ooodist.errors import UserError
-from ooodist.util.replacing import INCOMPLETE_PREFIX, flush_to_disk
+from ooodist.util.replacing import INCOMPLETE_PREFIX, delete, flush_to_disk, replacing
 
 logger = logging.getLogger("ooodist")
 
@@ -60,12 +59,16 @@ def place_of(name: str) -> Place | None:
     return None if match is None else (int(match[1]), int(match[2] or 0))
 
 
+def ordered(names: Iterable[str]) -> list[tuple[Place, str]]:
+    """Those of the names that are of checkpoints, with their places, oldest first."""
+    found = ((place_of(name), name) for name in names)
+    return sorted((place, name) for place, name in found if place is not None)
+
+
 def checkpoints(folder: Path) -> list[tuple[Place, Path]]:
     """The checkpoints in ``folder`` with their places, whole or damaged, oldest first."""
-    if not folder.is_dir():
-        return []
-    found = [(place_of(path.name), path) for path in folder.iterdir()]
-    return sorted((place, path) for place, path in found if place is not None)
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return [(place, folder / name) for place, name in ordered(names)]
 
 
 def best_in(folder: Path) -> Path | None:
@@ -119,12 +122,16 @@ def latest(
     raise UserError(f"{option}: there is no checkpoint{damaged} in {folder}; {way_out}")
 
 
+def expired(names: Collection[str], keep: int) -> list[str]:
+    """All checkpoints but the ``keep`` newest, and what killed runs left incomplete."""
+    left = [name for name in names if name.startswith(INCOMPLETE_PREFIX)]
+    return [*(name for _, name in ordered(names)[:-keep]), *left]
+
+
 def prune(folder: Path, keep: int) -> None:
-    """Deletes all checkpoints but the ``keep`` newest, and what killed runs left incomplete."""
-    for _, path in checkpoints(folder)[:-keep]:
-        delete(path)
-    for path in folder.glob(f"{INCOMPLETE_PREFIX}*"):
-        delete(path)
+    """Deletes what has :func:`expired`."""
+    for name in expired([path.name for path in folder.iterdir()], keep):
+        delete(folder / name)
 
 
 def prune_best(folder: Path, keep: Path) -> None:
@@ -134,51 +141,25 @@ def prune_best(folder: Path, keep: Path) -> None:
             delete(path)
 
 
-def delete(path: Path) -> None:
-    """Deletes a file or folder; a folder is at no time there in part under its name."""
-    if not path.is_dir():
-        path.unlink(missing_ok=True)
-        return
-    if not path.name.startswith(INCOMPLETE_PREFIX):
-        path = path.rename(incomplete(path))
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def incomplete(path: Path) -> Path:
-    """A new path beside ``path``, of something that is not complete."""
-    return path.with_name(f"{INCOMPLETE_PREFIX}{secrets.token_hex(8)}")
-
-
-def put_in_place(temporary: Path, folder: Path) -> None:
-    """Gives a complete folder its name; one of this name is deleted then. Raises OSError."""
-    flush_to_disk(temporary)
-    before = folder.rename(incomplete(folder)) if folder.exists() else None
-    temporary.rename(folder)
-    flush_to_disk(folder.parent)
-    if before is not None:
-        delete(before)
-
-
 @contextlib.contextmanager
 def making(folder: Path) -> Iterator[Path]:
     """Yields a new folder that gets its name at the end. Raises UserError if it cannot be made."""
-    temporary = incomplete(folder)
-    try:
+    with replacing(folder, "checkpoint") as temporary:
         temporary.mkdir()
         yield temporary
-        put_in_place(temporary, folder)
-    except OSError as error:
-        raise UserError(f"checkpoint {folder} cannot be written: {error}") from error
-    finally:
-        delete(temporary)
 
 
-def link(source: Path, folder: Path) -> None:
-    """Makes a second checkpoint in parts of the same content, without copying where links work.
+def duplicate(source: Path, target: Path) -> None:
+    """Makes a second checkpoint of the same content. Raises UserError if it cannot be made.
 
-    The files of a checkpoint never change. Raises UserError if it cannot be made.
+    Parts never change, so they are linked, where that works. A Keras file is copied: people copy
+    others over one, which would change a link, too.
     """
-    with making(folder) as temporary:
+    if not source.is_dir():
+        with replacing(target, "checkpoint") as temporary:
+            shutil.copyfile(source, temporary)
+        return
+    with making(target) as temporary:
         for file in source.iterdir():
             try:
                 os.link(file, temporary / file.name)

@@ -14,17 +14,19 @@ Reading a variable reads that variable alone.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ooodist.checkpoint.arrays import Closing, Entry, Reader, dtype_of
+from ooodist.checkpoint.arrays import Entry, Reader, Writer, dtype_of
+from ooodist.checkpoint.content import ASSETS, BEST, EXTRAS, RANKS, VARIABLES, Content
 from ooodist.checkpoint.state import State
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
@@ -32,6 +34,7 @@ from ooodist.util.digest import hex_digest
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = 1
+Written = tuple[str, Any, Entry]  # the kind and key of an array, and where it is
 _PART = re.compile(r"part-\d+\.npz")
 
 
@@ -53,8 +56,8 @@ class Manifest:
     groups: dict[str, str] = field(default_factory=dict)  # of a weights file, with layers' names
     extras: dict[str, Entry] = field(default_factory=dict)  # what else is in it, by place
     assets: dict[str, Entry] = field(default_factory=dict)  # files of layers, as bytes
-    # What the steps of each rank keep for themselves (step/rank_state.py), by rank.
-    rank_state: dict[str, tuple[Entry, ...]] = field(default_factory=dict)
+    # What the steps of each rank keep for themselves, by name: rows that are one below the other.
+    ranks: dict[str, tuple[Entry, ...]] = field(default_factory=dict)
     format: int = FORMAT
 
     def entries(self) -> Iterator[Entry]:
@@ -63,8 +66,44 @@ class Manifest:
         yield from self.best
         yield from self.extras.values()
         yield from self.assets.values()
-        for by_rank in self.rank_state.values():
-            yield from by_rank
+        yield from itertools.chain(*self.ranks.values())
+
+
+def write_part(folder: Path, rank: int, content: Content) -> list[Written]:
+    """Writes a part of a checkpoint with all arrays of a content. Raises OSError, UserError."""
+    items = list(content.items())
+    if not items:
+        return []
+    with Writer(folder / part_name(rank)) as part:
+        return [
+            (kind, key, part.write(name, content.value(kind, key))) for kind, key, name in items
+        ]
+
+
+def complete(folder: Path, content: Content, written: Iterable[Written]) -> None:
+    """Writes the manifest of what all parts have together, by rank. Raises OSError."""
+    found: dict[str, dict[Any, Entry]] = {VARIABLES: {}, BEST: {}, EXTRAS: {}, ASSETS: {}}
+    ranks: dict[str, list[Entry]] = {}
+    files = set()
+    for kind, key, entry in written:
+        files.add(entry.file)
+        if kind == RANKS:
+            ranks.setdefault(key, []).append(entry)
+        else:
+            found[kind][key] = entry
+    manifest = Manifest(
+        state=replace(content.state, fingerprint=""),
+        config=content.config,
+        metadata=content.metadata,
+        sizes={file: (folder / file).stat().st_size for file in sorted(files)},
+        variables=tuple(found[VARIABLES][index] for index in range(len(content.state.variables))),
+        best=tuple(found[BEST][index] for index in range(content.num_best)),
+        groups=dict(content.groups),
+        extras=found[EXTRAS],
+        assets=found[ASSETS],
+        ranks={key: tuple(rows) for key, rows in ranks.items()},
+    )
+    write_manifest(folder, manifest)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -131,8 +170,8 @@ def _check(manifest: Manifest) -> None:
             raise UserError(f"the dtype of {entry.member} is {entry.dtype!r}")
 
 
-class Parts(Closing):
-    """Reads a checkpoint in parts, one variable at a time.
+class Parts(Content):
+    """A checkpoint in parts.
 
     Raises:
         UserError: something of it is missing or was changed; so do all methods that read.
@@ -142,43 +181,20 @@ class Parts(Closing):
     """
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._folder = folder
-        self.manifest = read_manifest(folder)
+        self.manifest = manifest = read_manifest(folder)
+        self.state, self.config, self.metadata = manifest.state, manifest.config, manifest.metadata
+        self.groups, self.num_best = manifest.groups, len(manifest.best)
+        self.extras, self.assets, self.ranks = manifest.extras, manifest.assets, manifest.ranks
         self._readers: dict[str, Reader] = {}
 
-    def close(self) -> None:
-        for reader in self._readers.values():
-            reader.close()
-
-    @property
-    def state(self) -> State:
-        """What the checkpoint says of the run."""
-        return self.manifest.state
-
-    @property
-    def num_best(self) -> int:
-        """How many weights of the best epoch it has: all or none."""
-        return len(self.manifest.best)
-
-    def read(self, index: int) -> np.ndarray:
-        """The value of a variable, by its index in the state."""
-        return self.read_entry(self.manifest.variables[index])
-
-    def read_best(self, index: int) -> np.ndarray:
-        """The value of a weight at the best epoch, by its index in the state."""
-        return self.read_entry(self.manifest.best[index])
-
-    def read_rank_state(self) -> dict[str, np.ndarray]:
-        """What the steps of each rank keep for themselves, by name and then by rank."""
-        return {
-            name: np.stack([self.read_entry(entry) for entry in by_rank])
-            for name, by_rank in self.manifest.rank_state.items()
-        }
-
-    def read_entry(self, entry: Entry) -> np.ndarray:
-        """Any array of the manifest."""
+    def value(self, kind: str, key: Any) -> np.ndarray:
+        found = getattr(self.manifest, kind)[key]
         with self._reading():
-            return self._reader(entry).read(entry)
+            if kind == RANKS:
+                return np.concatenate([self._reader(entry).read(entry) for entry in found])
+            return self._reader(found).read(found)
 
     def verify(self) -> None:
         """Checks every byte of all arrays."""
@@ -188,14 +204,15 @@ class Parts(Closing):
 
     def _reader(self, entry: Entry) -> Reader:
         if entry.file not in self._readers:
-            self._readers[entry.file] = Reader(self._folder / entry.file)
+            self._readers[entry.file] = reader = Reader(self._folder / entry.file)
+            self.callback(reader.close)
         return self._readers[entry.file]
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except UserError as error:
+        except (UserError, ValueError) as error:  # also rows that do not fit each other
             raise _damaged(self._folder, str(error)) from error
 
 

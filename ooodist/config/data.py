@@ -7,8 +7,9 @@ its class.
 
 from __future__ import annotations
 
+from typing import get_args
+
 from ooodist.config.data_brought import (
-    FeatureConfig,
     FunctionConfig,
     ImagesConfig,
     NpzConfig,
@@ -22,21 +23,6 @@ from ooodist.config.data_shipped import (
     TextConfig,
 )
 
-__all__ = [
-    "KINDS",
-    "DataConfig",
-    "DigitsConfig",
-    "FeatureConfig",
-    "FunctionConfig",
-    "ImagesConfig",
-    "MaskedTextConfig",
-    "NpzConfig",
-    "SyntheticConfig",
-    "TFDSConfig",
-    "TFRecordConfig",
-    "TextConfig",
-]
-
 DataConfig = (
     DigitsConfig
     | TextConfig
@@ -49,17 +35,4 @@ DataConfig = (
     | FunctionConfig
 )
 
-KINDS: dict[str, type] = {
-    kind.name: kind
-    for kind in (
-        DigitsConfig,
-        TextConfig,
-        MaskedTextConfig,
-        SyntheticConfig,
-        NpzConfig,
-        ImagesConfig,
-        TFRecordConfig,
-        TFDSConfig,
-        FunctionConfig,
-    )
-}
+KINDS: dict[str, type] = {kind.name: kind for kind in get_args(DataConfig)}

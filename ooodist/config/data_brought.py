@@ -7,20 +7,22 @@ A ``validation_fraction`` of ``None`` means 0.2, unless a separate validation se
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from ooodist.config.data_checks import (
-    check_choice,
-    check_fraction,
-    check_range,
-    check_shape,
+    Channels,
+    Classes,
+    Seed,
+    Task,
+    check_one_validation,
     check_task,
 )
 from ooodist.config.data_layers import DataLayers
 from ooodist.errors import UserError
+from ooodist.util.yaml_dataclass import Checked, Count, Fraction, Range
 
 DEFAULT_VALIDATION_FRACTION = 0.2
-RAW_DTYPES = ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+Dtype = Literal["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,15 @@ class NpzConfig(DataLayers):
     x: str = "x"  # the arrays' names in the file
     y: str = "y"
     validation: str | None = None  # another .npz file with the same names
-    validation_fraction: float | None = None
-    split_seed: int = 0
-    task: str | None = None  # None: found from the dtypes and shapes
-    num_classes: int | None = None  # None: the largest label + 1
+    validation_fraction: Fraction | None = None
+    split_seed: Seed = 0
+    task: Task | None = None  # None: found from the dtypes and shapes
+    num_classes: Classes | None = None  # None: the largest label + 1
     scale: float | None = None  # x is made float32 and multiplied by this
 
     def __post_init__(self) -> None:
-        check_fraction(self.validation_fraction, ("validation", self.validation))
-        check_range("split_seed", self.split_seed, 0, 2**32 - 1)
+        super().__post_init__()
+        check_one_validation(self.validation_fraction, "validation", self.validation)
         check_task(self.task, self.num_classes)
 
 
@@ -58,43 +60,41 @@ class ImagesConfig(DataLayers):
 
     name: ClassVar[str] = "images"
     path: str
-    image_size: int = 224  # pixels
-    channels: int = 3  # or 1: gray
+    image_size: Count = 224  # pixels
+    channels: Channels = 3  # or 1: gray
     validation_path: str | None = None
-    validation_fraction: float | None = None
-    split_seed: int = 0
-    check_files: int = 20_000  # how many files are opened at the start to check they are images
+    validation_fraction: Fraction | None = None
+    split_seed: Seed = 0
+    check_files: Annotated[int, Range(0)] = 20_000  # of the files, which are opened at the start
 
     def __post_init__(self) -> None:
-        check_range("image_size", self.image_size, 1)
-        check_choice("channels", self.channels, (1, 3))
-        check_fraction(self.validation_fraction, ("validation_path", self.validation_path))
-        check_range("split_seed", self.split_seed, 0, 2**32 - 1)
-        check_range("check_files", self.check_files, 0)
+        super().__post_init__()
+        check_one_validation(self.validation_fraction, "validation_path", self.validation_path)
 
 
 @dataclass(frozen=True)
-class FeatureConfig:
+class FeatureConfig(Checked):
     """One feature of a TFRecord's ``tf.train.Example``.
 
     ``encoding``: ``none`` (a list of ``float32`` or ``int64`` numbers), ``raw`` (the bytes of an
     array of ``dtype``), ``png`` or ``jpeg`` (resized to ``shape`` = [height, width, channels]).
     """
 
-    use: str  # "x" or "y"
-    shape: tuple[int, ...] = ()
-    dtype: str = "float32"
-    encoding: str = "none"
+    keys_at: ClassVar[str] = "data.features"
+
+    use: Literal["x", "y"]
+    shape: tuple[Count, ...] = ()
+    dtype: Dtype = "float32"
+    encoding: Literal["none", "raw", "png", "jpeg"] = "none"
 
     def __post_init__(self) -> None:
-        check_choice("features.use", self.use, ("x", "y"))
-        check_shape("features.shape", self.shape)
-        check_choice("features.encoding", self.encoding, ("none", "raw", "png", "jpeg"))
-        if self.encoding == "none":
-            check_choice("features.dtype", self.dtype, ("float32", "int64"))
-        elif self.encoding == "raw":
-            check_choice("features.dtype", self.dtype, RAW_DTYPES)
-        elif len(self.shape) != 3 or self.shape[2] not in (1, 3):
+        super().__post_init__()
+        if self.encoding == "none" and self.dtype not in ("float32", "int64"):
+            raise UserError(
+                f"data.features.dtype is {self.dtype}; without an encoding it must be one of "
+                "float32, int64"
+            )
+        if self.encoding in ("png", "jpeg") and self.shape[2:] not in ((1,), (3,)):
             raise UserError(
                 f"data.features.shape is {list(self.shape)}: an image's shape is "
                 "[height, width, channels] with 1 or 3 channels"
@@ -113,21 +113,20 @@ class TFRecordConfig(DataLayers):
     pattern: str  # a shell pattern of file names: /data/train-*.tfrecord
     features: dict[str, FeatureConfig]
     validation_pattern: str | None = None
-    compression: str = "none"  # or gzip
-    task: str | None = None
-    num_classes: int | None = None  # required for classification and language
-    shuffle_buffer: int = 10_000  # samples; the files' order is shuffled too
+    compression: Literal["none", "gzip"] = "none"
+    task: Task | None = None
+    num_classes: Classes | None = None  # required for classification and language
+    shuffle_buffer: Count = 10_000  # samples; the files' order is shuffled too
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         uses = [feature.use for feature in self.features.values()]
         if uses.count("x") < 1 or uses.count("y") != 1:
             raise UserError(
                 f"data.features {sorted(self.features)} has {uses.count('x')} features with "
                 f"use: x and {uses.count('y')} with use: y; needed are one or more x and one y"
             )
-        check_choice("compression", self.compression, ("none", "gzip"))
         check_task(self.task, self.num_classes)
-        check_range("shuffle_buffer", self.shuffle_buffer, 1)
 
 
 @dataclass(frozen=True)
@@ -145,18 +144,17 @@ class TFDSConfig(DataLayers):
     download: bool = True  # download and prepare what data_dir does not have
     x: str | None = None
     y: str | None = None
-    image_size: int | None = None  # images are resized to this square; None: left as they are
-    task: str | None = None
-    num_classes: int | None = None  # None: as the data set says
+    image_size: Count | None = None  # images are resized to this square; None: left as they are
+    task: Task | None = None
+    num_classes: Classes | None = None  # None: as the data set says
     scale: float | None = None
-    shuffle_buffer: int = 10_000
+    shuffle_buffer: Count = 10_000
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.x is None) != (self.y is None):
             raise UserError(f"data.x is {self.x} and data.y is {self.y}: give both or neither")
-        check_range("image_size", self.image_size, 1)
         check_task(self.task, self.num_classes)
-        check_range("shuffle_buffer", self.shuffle_buffer, 1)
 
 
 @dataclass(frozen=True)
@@ -174,15 +172,15 @@ class FunctionConfig(DataLayers):
     name: ClassVar[str] = "function"
     function: str  # "package.module:function"
     arguments: dict[str, Any] = field(default_factory=dict)
-    task: str | None = None
-    num_classes: int | None = None  # None: found by reading all training labels once
-    shuffle_buffer: int = 10_000
+    task: Task | None = None
+    num_classes: Classes | None = None  # None: found by reading all training labels once
+    shuffle_buffer: Count = 10_000
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         module, colon, function = self.function.partition(":")
         if not (module and colon and function):
             raise UserError(
                 f"data.function is {self.function!r}: it must be package.module:function"
             )
         check_task(self.task, self.num_classes)
-        check_range("shuffle_buffer", self.shuffle_buffer, 1)

@@ -5,23 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ooodist.config.named_arguments import NamedArguments, read_all_named, write_all_named
+from ooodist.config.data_checks import DataSettings
+from ooodist.config.named_arguments import NamedArguments, checked_by, write_all_named
 
 Layers = tuple[NamedArguments, ...]
 
 
-def _read(value: Any, path: str) -> Layers:
-    named = read_all_named(value, path)
-    if not named:
-        return ()
-    from ooodist.config import keras_layers
-
-    return tuple(
-        keras_layers.check_layer(each, f"{path}[{index}]") for index, each in enumerate(named)
-    )
+_read = checked_by("keras_layers.check_layer", is_list=True)
 
 
-def _read_augment_of_digits(value: Any, path: str) -> bool | Layers:
+def _read_augment_of_digits(value: Any, path: str) -> Any:
     return value if isinstance(value, bool) else _read(value, path)
 
 
@@ -34,7 +27,7 @@ READ_AUGMENT_OF_DIGITS = {"reader": _read_augment_of_digits, "writer": write}
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataLayers:
+class DataLayers(DataSettings):
     """``preprocess``: layers of Keras by name with their arguments, and functions
     ``package.module:function`` of x, through which x goes in training and validation.
     ``augment``: the same behind them, in training only and with random numbers of each sample's

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from ooodist.config.named_arguments import (
     NamedArguments,
+    checked_by,
     read_all_named,
-    read_named,
     split_name,
     write_all_named,
     write_named,
@@ -27,7 +27,6 @@ from ooodist.errors import UserError
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.settings.elastic import ElasticConfig
 from ooodist.settings.sections import (
-    MOST_STEPS_PER_EXECUTION,
     CheckpointConfig,
     EarlyStoppingConfig,
     ExchangeConfig,
@@ -36,11 +35,11 @@ from ooodist.settings.sections import (
     PlanningConfig,
     ReportConfig,
 )
-from ooodist.settings.training import Training
+from ooodist.settings.training import OnNan, StepsPerExecution, Training
 from ooodist.util import strict_yaml, yaml_dataclass
 from ooodist.util.digest import hex_digest
 from ooodist.util.user_functions import names_a_function
-from ooodist.util.yaml_dataclass import Range, did_you_mean
+from ooodist.util.yaml_dataclass import Count, Range, did_you_mean
 
 if TYPE_CHECKING:
     Engine = str
@@ -67,7 +66,8 @@ def _read_model(value: Any, path: str) -> Any:
 
 
 def _read_data(value: Any, path: str) -> Any:
-    from ooodist.config.data import KINDS, FunctionConfig
+    from ooodist.config.data import KINDS
+    from ooodist.config.data_brought import FunctionConfig
 
     name, settings = split_name(value, path, list(KINDS))
     if ":" in name:
@@ -88,43 +88,10 @@ def _write_kind(config: Any) -> dict[str, Any]:
     return settings
 
 
-def _read_optimizer(value: Any, path: str) -> NamedArguments:
-    named = read_named(value, path)
-    from ooodist.config import keras_objects
-
-    return keras_objects.check_optimizer(named, path)
-
-
-def _read_loss(value: Any, path: str) -> NamedArguments | None:
-    if value is None:
-        return None
-    named = read_named(value, path)
-    from ooodist.config import keras_objects
-
-    return keras_objects.check_loss(named, path)
-
-
-def _read_metrics(value: Any, path: str) -> tuple[NamedArguments, ...] | None:
-    if value is None:
-        return None
-    named = read_all_named(value, path)
-    from ooodist.config import keras_objects
-
-    return tuple(
-        keras_objects.check_metric(metric, f"{path}[{index}]") for index, metric in enumerate(named)
-    )
-
-
-def _read_callbacks(value: Any, path: str) -> tuple[NamedArguments, ...]:
-    named = read_all_named(value, path)
-    if not named:
-        return ()
-    from ooodist.config import keras_callbacks
-
-    return tuple(
-        keras_callbacks.check_callback(callback, f"{path}[{index}]")
-        for index, callback in enumerate(named)
-    )
+_read_optimizer = checked_by("keras_objects.check_optimizer")
+_read_loss = checked_by("keras_objects.check_loss", optional=True)
+_read_metrics = checked_by("keras_objects.check_metric", is_list=True, optional=True)
+_read_callbacks = checked_by("keras_callbacks.check_callback", is_list=True)
 
 
 def _read_features(value: Any, path: str) -> tuple[NamedArguments, ...]:
@@ -163,12 +130,12 @@ class Config:
     ends; null: ten times the longest step so far, and 60 at least."""
 
     engine: Engine = "auto"
-    workers: Annotated[int, Range(1)] | None = None
+    workers: Count | None = None
     model: Any = field(metadata={"reader": _read_model, "writer": _write_kind})
     data: Any = field(metadata={"reader": _read_data, "writer": _write_kind})
-    batch: Annotated[int, Range(1)] = 64
-    epochs: Annotated[int, Range(1)] = 10
-    steps_per_epoch: Annotated[int, Range(1)] | None = None
+    batch: Count = 64
+    epochs: Count = 10
+    steps_per_epoch: Count | None = None
     optimizer: NamedArguments = field(
         metadata={"reader": _read_optimizer, "writer": write_named},
     )
@@ -186,10 +153,10 @@ class Config:
     )
     order: OrderConfig = OrderConfig()
     planning: PlanningConfig = PlanningConfig()
-    steps_per_execution: Annotated[int, Range(1, MOST_STEPS_PER_EXECUTION)] | None = field(
+    steps_per_execution: StepsPerExecution = field(
         default=None, metadata={"was": "steps_per_launch"}
     )
-    accumulate: Annotated[int, Range(1)] = 1
+    accumulate: Count = 1
     recurrent_gradients: Literal["in_loop", "after_loop"] = "in_loop"
     jit_compile: Literal["auto"] | bool = False
     parallel: ParallelConfig | None = None
@@ -197,7 +164,7 @@ class Config:
     shard_optimizer: bool = False
     warm_start: WarmStartConfig | None = field(default=None, metadata={"was": "warmup"})
     exchange: ExchangeConfig = ExchangeConfig()
-    on_nan: Literal["stop", "skip", "ignore"] = "stop"
+    on_nan: OnNan = "stop"
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = "float32"
     seed: Annotated[int, Range(0, LARGEST_SEED)] = 1
     output: str = "runs/digits"
@@ -258,6 +225,8 @@ class Config:
             features=tuple(features),
             on_nan=self.on_nan,
             jit_compile=self.jit_compile,
+            sum_rows=True,  # it trains alike with any number of workers
+            timeout=self.timeout,
         )
 
     def _check_parallel(self, parallel: ParallelConfig) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,19 +19,42 @@ class NamedArguments:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_named(value: Any, path: str) -> NamedArguments:
-    """Reads one. Raises UserError."""
-    return NamedArguments(*split_name(value, path, []))
+def checked_by(
+    function: str, *, is_list: bool = False, optional: bool = False
+) -> Callable[[Any, str], Any]:
+    """Makes a reader of one, or of a list of them, that may be null if it is ``optional``.
+
+    Args:
+        function: checks each, as ``keras_objects.check_loss``: of a module of this package that
+            imports Keras, and is itself imported when there is something to check.
+    """
+    module, _, name = function.partition(".")
+
+    def check(named: NamedArguments, path: str) -> Any:
+        return getattr(importlib.import_module(f"ooodist.config.{module}"), name)(named, path)
+
+    def read(value: Any, path: str) -> Any:
+        if value is None and optional:
+            return None
+        if not is_list:
+            return check(NamedArguments(*split_name(value, path, [])), path)
+        items = enumerate(read_all_named(value, path))
+        return tuple(check(named, f"{path}[{index}]") for index, named in items)
+
+    return read
 
 
 def read_all_named(value: Any, path: str) -> list[NamedArguments]:
     """Reads a list of them. Raises UserError."""
     items = yaml_dataclass.read(list[Any], value, path)
-    return [read_named(item, f"{path}[{index}]") for index, item in enumerate(items)]
+    return [
+        NamedArguments(*split_name(item, f"{path}[{index}]", []))
+        for index, item in enumerate(items)
+    ]
 
 
 def write_named(value: NamedArguments | None) -> dict[str, Any] | None:
-    """What :func:`read_named` reads."""
+    """What :func:`checked_by` reads."""
     return None if value is None else {"name": value.name, **yaml_dataclass.plain(value.arguments)}
 
 

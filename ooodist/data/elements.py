@@ -52,7 +52,7 @@ def to_target(y: tf.Tensor, task: str) -> tf.Tensor:
 
 
 def find_task(kind: str, task: str | None, num_classes: int | None, x: Any, y: Any) -> str:
-    """Returns ``task``, or infers it from the ``tf.TensorSpec`` (without a batch) of x and y.
+    """Finds the task: ``task``, or what fits the ``tf.TensorSpec`` (without a batch) of x and y.
 
     Raises UserError if the dtypes and shapes fit several tasks, or not the given one, or if
     ``num_classes`` is given for a regression.
@@ -85,7 +85,7 @@ def _infer_task(kind: str, task: str | None, x: Any, y: Any) -> str:
 
 
 def count_classes(kind: str, labels: np.ndarray, num_classes: int | None) -> int:
-    """Returns ``num_classes``, or the largest label + 1; UserError if a label is out of range."""
+    """Counts classes: ``num_classes``, or the largest label + 1. UserError: one is out of range."""
     largest, smallest = int(labels.max()), int(labels.min())
     if smallest < 0 or (num_classes is not None and largest >= num_classes):
         allowed = "0 and above" if num_classes is None else f"0 to {num_classes - 1}"

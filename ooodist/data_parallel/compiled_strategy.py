@@ -35,12 +35,11 @@ class CompiledDataParallel(DataParallel):
         super().__init__(*arguments, **options)
         self._setting = self.training.jit_compile if self.training.may_compile else False
         self._settled: str | None = None  # the name of the way that is the faster
-        self._arguments = self.arguments
 
     def runner(self) -> Run:
         setting = setting_of(self.model, self.backward, self._setting)
         # Ranks compare them before the first step: all compile, or none does.
-        self.arguments = f"{self._arguments} {setting} {is_deterministic()}"
+        self.arguments = f"{self.training.arguments} {setting} {is_deterministic()}"
         if not setting:
             return super().runner()
         steps = self.steps_per_execution
@@ -72,7 +71,7 @@ class _Compiling(LiveTrial[Any]):
     """Trains in the usual way, tries the other once that pays, and goes on in the faster one."""
 
     def __init__(self, strategy: CompiledDataParallel, usual: Candidate, other: Candidate) -> None:
-        super().__init__(strategy.engine, strategy, strategy.planning.share, "XLA", usual)
+        super().__init__(strategy.engine, strategy, strategy.training.planning.share, "XLA", usual)
         strategy.is_trying = False
         self._strategy = strategy
         self._other = other

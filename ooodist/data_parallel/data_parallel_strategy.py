@@ -15,12 +15,16 @@ from typing import Any
 import keras
 
 from ooodist.checkpoint.parallel_write import spread
-from ooodist.data_parallel.planning import find_plan
+from ooodist.data_parallel.planning import as_exchanged, limits_of, planned_for
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts
+from ooodist.planner.data_parallel.search import Limits
+from ooodist.profiler.folder import Profile
+from ooodist.profiler.step import StepToMeasure
+from ooodist.profiler.storage import profile_of
 from ooodist.settings.training import Training
 from ooodist.step import replicas
 from ooodist.step.backward import OrderedBackward
@@ -44,39 +48,19 @@ PLAN_NAME = "plan.yaml"
 class DataParallel(Strategy):
     """The strategy of :func:`ooodist.distribute`.
 
-    Args:
-        training: what the user has asked for.
-        sum_rows: whether the optimizer gets each row of an embedding once also on one process;
-            None: yes, if the engine could have several.
-
     Attributes:
-        training: as given.
         backward: orders and exchanges gradients; ``backward.steps`` tells what was traced.
         planned: the plan that is carried out and what it was made from; None if there is none.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        engine: Engine,
-        training: Training,
-        *,
-        sum_rows: bool | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            engine,
-            arguments=f"{training.arguments} {sum_rows}",
-            steps_per_execution=training.steps_per_execution or 1,
-            accumulate=training.accumulate,
-            on_nan=training.on_nan,
-        )
-        self.training = training
+    def __init__(self, model: keras.Model, engine: Engine, training: Training) -> None:
+        super().__init__(model, engine, training)
         order = "inorder" if training.to_find else training.order
         is_narrow = training.wire != "float32" and training.exchange.error_feedback
-        has_feedback = is_narrow or training.exchange.low_rank is not None
+        has_feedback = is_narrow or training.low_rank is not None
         names = [feature.name for feature in training.features]
-        names += [RESIDUAL, *([] if is_narrow else [low_rank.OWNER])] if has_feedback else []
+        names += [RESIDUAL] if has_feedback else []
+        names += [low_rank.OWNER] if training.low_rank is not None else []
         self.rank_state = RankState(names)
         for feature in training.features:
             feature.begin(self.rank_state)
@@ -84,15 +68,12 @@ class DataParallel(Strategy):
         state = self.rank_state
         feedback = ErrorFeedback(lambda: loss_scale(model), state) if has_feedback else None
         thin = None
-        if training.exchange.low_rank is not None and feedback is not None:
-            thin = low_rank.LowRank(training.exchange.low_rank, state, feedback)
-        exchange = _exchange(engine, training, feedback, thin, sum_rows)
+        if training.low_rank is not None and feedback is not None:
+            fixed = training.low_rank if isinstance(training.low_rank, int) else None
+            thin = low_rank.LowRank(state, feedback, engine.size, fixed)
+        exchange = _exchange(engine, training, feedback, thin)
         self.backward = backward = OrderedBackward(exchange, order, training.k or 0)
         self.planned: PlanWithCosts | None = None
-        self.to_find = training.to_find
-        self.planning = training.planning
-        self.wire = training.wire
-        self.given_steps_per_execution = training.steps_per_execution
         if engine.size > 1:
             self.carrying = Carrying(engine)
         self.sharded: ShardedOptimizer | None = None
@@ -111,25 +92,51 @@ class DataParallel(Strategy):
     @property
     def needs_plan(self) -> bool:
         """Whether the order is still to be found."""
-        return self.to_find is not None and self.planned is None
+        return self.training.to_find is not None and self.planned is None
 
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
-        assert self.to_find is not None
+        assert self.training.to_find is not None
         self.broadcast(batch)
+        profile, limits = self.profile(batch), self.limits(total_steps)
         self._carry_out(
-            find_plan(
-                self.model,
-                batch,
+            planned_for(
+                self.training.to_find,
+                profile.costs,
+                profile.network,
+                limits,
+                profile.model,
                 self.engine,
-                self.to_find,
-                settings=self.planning,
-                steps_per_execution=self.given_steps_per_execution,
-                total_steps=total_steps,
-                accumulate=self.accumulate,
-                carrying=self.may_carry,
-                wire=self.wire,
-                rows=self.backward.exchange.rows,
             )
+        )
+
+    def profile(self, batch: Batch, traced: StepToMeasure | None = None) -> Profile:
+        """Measures the model, which stays as it is, and the network; all ranks call it.
+
+        Args:
+            batch: one batch as the training data yields it.
+            traced: the model's step, if it was traced before.
+        """
+        self.flush()
+        planning, accumulate = self.training.planning, self.accumulate
+        profile = profile_of(
+            self.model, batch, self.engine, planning, accumulate=accumulate, traced=traced
+        )
+        return as_exchanged(profile, self.backward.exchange.rows)
+
+    def limits(self, total_steps: int | None = None) -> Limits:
+        """The limits of the search for plans.
+
+        Args:
+            total_steps: updates of the training; None if unknown.
+        """
+        return limits_of(
+            self.engine,
+            self.training.planning,
+            self.training.steps_per_execution,
+            total_steps,
+            carrying=self.may_carry,
+            wire=self.training.wire,
+            rank=self.training.low_rank,
         )
 
     @property
@@ -197,7 +204,7 @@ class DataParallel(Strategy):
             f"plan {plan.name} carries the exchanges of {len(plan.carried)} weights into the next "
             f"call, but {reason}"
         )
-        if self.to_find is None:
+        if self.training.to_find is None:
             raise UserError(
                 f"{text}; set carried of the plan to [], or make one for this job with "
                 "python -m ooodist.plan"
@@ -265,14 +272,13 @@ def _exchange(
     training: Training,
     feedback: ErrorFeedback | None,
     thin: low_rank.LowRank | None,
-    sum_rows: bool | None,
 ) -> GradientExchange:
     given, wire = training.exchange, training.wire
     return GradientExchange(
         engine,
         credit=given.credit,
         bucket_bytes=BUCKET_BYTES if given.bucket_bytes is None else given.bucket_bytes,
-        sum_rows=not engine.kind.is_alone if sum_rows is None else sum_rows,
+        sum_rows=not engine.kind.is_alone if training.sum_rows is None else training.sum_rows,
         wire=None if wire in ("float32", "planned") else wire,
         feedback=feedback,
         low_rank=thin,

@@ -32,11 +32,9 @@ from ooodist.planner.correction import Observed, correct
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.named import default_plan
 from ooodist.planner.data_parallel.plan import Plan
-from ooodist.planner.data_parallel.search import Limits
+from ooodist.planner.data_parallel.search import Limits, as_sent, costs_as_sent
 from ooodist.planner.data_parallel.search_process import Found, Request, SearchProcess
 from ooodist.planner.data_parallel.simulate import Simulator
-from ooodist.planner.narrowing import all_narrow
-from ooodist.planner.wire import narrowed
 from ooodist.profiler.folder import Profile
 from ooodist.step.execution import Batch
 from ooodist.trainer import live
@@ -52,7 +50,7 @@ NETWORK_SECONDS = 40.0  # time that measuring the network takes
 TRACED_STEPS = 10  # one for measuring, and those of the plans that are tried
 
 
-class Job(live.Job, Protocol):
+class PlannedTraining(live.LiveTraining, Protocol):
     """The training for which plans are made."""
 
     def is_profile_kept(self) -> bool:
@@ -92,7 +90,7 @@ class LivePlanning(LiveTrial[Found]):
     def __init__(
         self,
         engine: Engine,
-        job: Job,
+        job: PlannedTraining,
         default: Candidate,
         *,
         accumulate: int,
@@ -100,7 +98,7 @@ class LivePlanning(LiveTrial[Found]):
         candidates: Sequence[Candidate] = (),
     ) -> None:
         super().__init__(engine, job, share, "planned", default)
-        self._job: Job = job
+        self._job: PlannedTraining = job
         self._accumulate = accumulate
         self._current = default  # the fastest one known
         self._known = {default.name: default, **{each.name: each for each in candidates}}
@@ -163,10 +161,10 @@ class LivePlanning(LiveTrial[Found]):
     def _default_plan(self, costs: StepCosts, network: Network) -> Plan:
         """What the default does, as a plan."""
         limits, steps = self._job.limits(), self._usual.steps
-        if limits.wire is None or limits.only_exposed:
+        if limits.only_exposed:
             return default_plan(costs, network, steps_per_execution=steps)
-        sent = narrowed(costs, network, limits.wire)
-        return all_narrow(default_plan(*sent, steps_per_execution=steps), costs, limits.wire)
+        sent = costs_as_sent(costs, network, limits)
+        return as_sent(default_plan(*sent, steps_per_execution=steps), costs, limits)
 
     # Searches
 

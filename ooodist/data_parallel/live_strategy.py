@@ -8,15 +8,14 @@ from typing import Any
 from ooodist.compat.tensorflow_runtime import is_deterministic
 from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.data_parallel.live_planning import LivePlanning
-from ooodist.data_parallel.planning import as_exchanged, limits_of, log_wire, profile_for
+from ooodist.data_parallel.planning import log_wire
 from ooodist.data_parallel.xla import COMPILED, compiling, setting_of
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts
 from ooodist.planner.data_parallel.search import Limits
 from ooodist.profiler import folder as profiles
-from ooodist.profiler.folder import Profile
 from ooodist.step.backward import OrderedBackward
-from ooodist.step.execution import Batch, Run
+from ooodist.step.execution import Run
 from ooodist.trainer.trial import Candidate
 
 
@@ -31,7 +30,6 @@ class LiveDataParallel(DataParallel):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._arguments = self.arguments
         self._setting = self.training.jit_compile if self.training.may_compile else False
         self.warns_of_jit_compile = self._setting is False
         self.tried: str | None = None
@@ -45,7 +43,7 @@ class LiveDataParallel(DataParallel):
         setting = setting_of(self.model, default, self._setting)
         self._may_compile = bool(setting) and not is_deterministic()
         # Ranks compare them before the first step: all try what XLA compiles, or none does.
-        self.arguments = f"{self._arguments} {self._may_compile}"
+        self.arguments = f"{self.training.arguments} {self._may_compile}"
         if self.tried is not None:  # the model was compiled again since
             compiled = self.compiled_candidate() if self.tried == COMPILED else None
             return super().runner() if compiled is None else compiled.run
@@ -59,7 +57,7 @@ class LiveDataParallel(DataParallel):
             self,
             Candidate("default", run, self._default_steps),
             accumulate=self.accumulate,
-            share=self.planning.share,
+            share=self.training.planning.share,
             candidates=planned,
         )
         return self._live
@@ -68,26 +66,14 @@ class LiveDataParallel(DataParallel):
 
     def is_profile_kept(self) -> bool:
         """Whether there seems to be a profile of this model."""
-        folder = profiles.folder_of(self.planning.profiles)
-        return not self.planning.profile_anew and profiles.has_any(
+        folder = profiles.folder_of(self.training.planning.profiles)
+        return not self.training.planning.profile_anew and profiles.has_any(
             folder, self.model.name, self.engine.name, self.engine.size
         )
 
-    def profile(self, batch: Batch) -> Profile:
-        """Measures the model, which stays as it is, and the network."""
-        self.flush()
-        profile = profile_for(
-            self.model, batch, self.engine, self.planning, accumulate=self.accumulate
-        )
-        return as_exchanged(profile, self._default_exchange.rows)
-
-    def limits(self) -> Limits:
-        """The limits within which plans are searched."""
+    def limits(self, total_steps: int | None = None) -> Limits:
         left = None if self.left is None else max(1, self.left // self.accumulate)
-        steps = self.given_steps_per_execution
-        return limits_of(
-            self.engine, self.planning, steps, left, carrying=self.may_carry, wire=self.wire
-        )
+        return super().limits(left)
 
     def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
         """A way to train that carries out a plan made from these costs."""

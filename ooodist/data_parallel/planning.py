@@ -5,30 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
-import keras
 
 from ooodist.engines.base import Engine
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.named import best_first_k
-from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts, WireSetting
+from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts, RankSetting, WireSetting
 from ooodist.planner.data_parallel.search import (
     Limits,
+    as_sent,
     comparison,
+    costs_as_sent,
     in_wire,
     make_plan,
     predicted,
 )
-from ooodist.planner.narrowing import all_narrow, narrow_bytes
+from ooodist.planner.low_rank import thin_bytes
+from ooodist.planner.narrowing import narrow_bytes
 from ooodist.planner.rows import with_rows
-from ooodist.planner.wire import narrowed
-from ooodist.profiler import folder as profiles
 from ooodist.profiler.folder import Profile
-from ooodist.profiler.step import StepToMeasure
-from ooodist.profiler.storage import profile_of
 from ooodist.settings.sections import PlanningConfig
 from ooodist.step.all_ranks.objects import text_of_rank
 from ooodist.step.sending.rows import RowGradients
@@ -36,77 +31,6 @@ from ooodist.util import yaml_dataclass
 from ooodist.util.quantity import counted
 
 logger = logging.getLogger("ooodist")
-
-
-def read_plan(file: Path, engine: Engine) -> PlanWithCosts:
-    """Reads rank 0's plan file, for all ranks.
-
-    Raises:
-        UserError: the file cannot be read; on all ranks.
-    """
-    return PlanWithCosts(_shared(lambda: plans.read(file), engine))
-
-
-def find_plan(
-    model: keras.Model,
-    batch: Any,
-    engine: Engine,
-    order: str,
-    *,
-    settings: PlanningConfig,
-    steps_per_execution: int | None,
-    total_steps: int | None,
-    accumulate: int,
-    carrying: bool,
-    wire: WireSetting,
-    rows: RowGradients | None,
-) -> PlanWithCosts:
-    """Measures a model's costs here, and plans. All ranks call it; the model stays as it is.
-
-    Args:
-        model: compiled.
-        batch: one batch as its data set yields it.
-        order: one of FROM_COSTS.
-        settings: memory limit, folder of profiles.
-        steps_per_execution: what the plan must have; None lets the planner choose.
-        total_steps: steps of the training, against which the time to trace more steps at once is
-            weighed; None if unknown.
-        accumulate: batches per update.
-        carrying: whether a call may leave exchanges to the next one.
-        wire: as in :func:`ooodist.distribute`.
-        rows: decides which gradients travel as rows.
-
-    Raises:
-        UserError: no plan fits into the memory limit.
-    """
-    profile = profile_for(model, batch, engine, settings, accumulate=accumulate)
-    profile = as_exchanged(profile, rows)
-    limits = limits_of(
-        engine, settings, steps_per_execution, total_steps, carrying=carrying, wire=wire
-    )
-    return planned_for(order, profile.costs, profile.network, limits, profile.model, engine)
-
-
-def profile_for(
-    model: keras.Model,
-    batch: Any,
-    engine: Engine,
-    settings: PlanningConfig,
-    *,
-    accumulate: int,
-    traced: StepToMeasure | None = None,
-) -> Profile:
-    """The profile that the settings ask for; see
-    :func:`ooodist.profiler.storage.profile_of`."""
-    return profile_of(
-        model,
-        batch,
-        engine,
-        accumulate=accumulate,
-        folder=profiles.folder_of(settings.profiles),
-        anew=settings.profile_anew,
-        traced=traced,
-    )
 
 
 def as_exchanged(profile: Profile, rows: RowGradients | None) -> Profile:
@@ -131,7 +55,7 @@ def planned_for(
     Raises:
         UserError: no plan fits into the memory limit; on all ranks.
     """
-    plan = _shared(lambda: replace(_plan(order, costs, network, limits), model=model), engine)
+    plan = shared_plan(lambda: replace(_plan(order, costs, network, limits), model=model), engine)
     log_wire(plan, costs)
     return PlanWithCosts(plan, costs, network)
 
@@ -144,8 +68,19 @@ def limits_of(
     *,
     carrying: bool = False,
     wire: WireSetting = "float32",
+    rank: RankSetting = None,
 ) -> Limits:
-    """The limits of the search for a running engine; see :func:`find_plan`."""
+    """The limits of the search for plans with a running engine.
+
+    Args:
+        engine: the engine in use.
+        settings: the user's limits.
+        steps_per_execution: what the plan must have; None lets the planner choose.
+        total_steps: steps of the training, against which the time to trace more steps at once is
+            weighed; None if unknown.
+        carrying: whether a call may leave exchanges to the next one.
+        wire, rank: ``wire`` and ``low_rank`` of :func:`ooodist.distribute`.
+    """
     limits = Limits(
         memory_bytes=settings.memory_bytes,
         max_steps_per_execution=settings.max_steps_per_execution,
@@ -153,7 +88,7 @@ def limits_of(
         total_steps=total_steps,
         carrying=carrying,
     )
-    limits = in_wire(limits, wire)
+    limits = in_wire(limits, wire, rank)
     if engine.partition_bytes is not None:  # fixed since the engine started
         partitions, credits = (engine.partition_bytes,), (engine.pieces_in_flight,)
         return replace(limits, partitions=partitions, credits=credits)
@@ -161,7 +96,19 @@ def limits_of(
 
 
 def log_wire(plan: Plan, costs: StepCosts) -> None:
-    """Logs how much a plan sends in 16 bits, if it may."""
+    """Logs how much a plan sends in 16 bits and in low rank, if it may."""
+    weight_of = {weight.name: weight for weight in costs.weights}
+    for group in plan.low_rank:
+        weights = [weight_of[name] for name in group.weights]
+        logger.info(
+            "plan %s: the gradients of %d weights travel in rank %d, %.2f MB in place of %.1f: %s",
+            plan.name,
+            len(weights),
+            group.rank,
+            sum(sum(thin_bytes(weight, group.rank)) for weight in weights) / 1e6,
+            sum(weight.num_bytes for weight in weights) / 1e6,
+            ", ".join(group.weights),
+        )
     if plan.wire is not None:
         logger.info(
             "plan %s: %d of %d exchanges, with %.1f of %.1f MB of gradients, travel in %s",
@@ -177,18 +124,20 @@ def log_wire(plan: Plan, costs: StepCosts) -> None:
 def _plan(order: str, costs: StepCosts, network: Network, limits: Limits) -> Plan:
     if order == "planned":
         return make_plan(costs, network, limits=limits)
-    wire = limits.wire
-    sent = (costs, network) if wire is None else narrowed(costs, network, wire)
+    sent = costs_as_sent(costs, network, limits)
     if limits.steps_per_execution is None or order == "priority":
-        plan = comparison(*sent, limits=replace(limits, wire=None))[order]
+        plan = comparison(*sent, limits=replace(limits, wire=None, ranks=()))[order]
     else:
         plan = best_first_k(*sent, steps_per_execution=limits.steps_per_execution)
-    if wire is not None:
-        plan = all_narrow(plan, costs, wire)
-    return predicted(plan, costs, network)
+    return predicted(as_sent(plan, costs, limits), costs, network)
 
 
-def _shared(make: Callable[[], Plan], engine: Engine) -> Plan:
+def shared_plan(make: Callable[[], Plan], engine: Engine) -> Plan:
+    """The plan that ``make`` makes on rank 0, on all ranks, which call it.
+
+    Raises:
+        UserError: on all ranks, if it cannot be made.
+    """
     text = text_of_rank(engine, lambda: yaml_dataclass.dump(make()))
     plan = plans.from_yaml(text, "of rank 0")
     engine.check_equal("the plan", plan.digest())

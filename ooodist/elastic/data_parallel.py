@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from ooodist.data_parallel.data_parallel_strategy import DataParallel
-from ooodist.data_parallel.planning import limits_of, planned_for, profile_for
+from ooodist.data_parallel.planning import planned_for
 from ooodist.elastic import timing
 from ooodist.elastic.controller import Mask
 from ooodist.elastic.cost_model import CostModel, OneWorker, SeveralWorkers
@@ -30,7 +30,6 @@ from ooodist.planner.data_parallel.plan import PlanWithCosts
 from ooodist.planner.wire import narrowed
 from ooodist.profiler.state import all_variables, preserved
 from ooodist.profiler.step import as_tensors, trace_step
-from ooodist.settings.elastic import ElasticConfig
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.execution import Batch, Execution, Run, in_executions
@@ -47,21 +46,19 @@ class SelectiveDataParallel:
 
     Args:
         inner: its backward pass, exchange and settings are used.
-        config: the job's settings.
 
     Attributes:
-        inner, config: as given.
+        inner: as given.
         executions: the latest selections' plans and traced steps, by digest of the selection and
             whether calls may leave exchanges to each other.
     """
 
     needs_plan = False  # planned whenever elastic training itself is
 
-    def __init__(self, inner: DataParallel, config: ElasticConfig) -> None:
+    def __init__(self, inner: DataParallel) -> None:
         self.inner = inner
         self.executions: OrderedDict[tuple[str, bool], tuple[PlanWithCosts | None, Execution]]
         self.executions = OrderedDict()
-        self.config = config
         self._execution: Execution | None = None
         self._rows = RowGradients(inner.engine, "elastic training exchanges all as tables")
 
@@ -84,24 +81,13 @@ class SelectiveDataParallel:
         with engine.agreed():
             optimizer_state = OptimizerState(model)
             traced = trace_step(model, batch, accumulate=accumulate)
-        profile = profile_for(
-            model, batch, engine, inner.planning, accumulate=accumulate, traced=traced
-        )
+        profile = inner.profile(batch, traced)
         self._costs, _ = timing.calibrated(
             model, batch, profile.costs, engine, accumulate=accumulate
         )
-        if inner.to_find is not None:
-            limits = limits_of(
-                engine,
-                inner.planning,
-                inner.given_steps_per_execution,
-                total_steps,
-                carrying=inner.may_carry,
-                wire=inner.wire,
-            )
-            full = planned_for(
-                inner.to_find, self._costs, profile.network, limits, profile.model, engine
-            )
+        if (order := inner.training.to_find) is not None:
+            limits = inner.limits(total_steps)
+            full = planned_for(order, self._costs, profile.network, limits, profile.model, engine)
             inner.steps_per_execution = full.plan.steps_per_execution
             self._untouched = trace_step(model, batch, accumulate=accumulate, order="inorder")
         self._profile = profile
@@ -206,7 +192,8 @@ class SelectiveDataParallel:
                 element_spec=lambda: self.inner.element_spec,
             )
             self.executions[key] = planned, execution
-            if len(self.executions) > self.config.cache:
+            assert self.inner.training.elastic is not None
+            if len(self.executions) > self.inner.training.elastic.cache:
                 self.executions.popitem(last=False)
         self.executions.move_to_end(key)
         self.inner.planned, execution = self.executions[key]
@@ -228,23 +215,12 @@ class SelectiveDataParallel:
             rows=self._rows,
         )
         backward = OrderedBackward(exchange, selected=mask.weights)
-        if self.inner.to_find is None:
+        if (order := self.inner.training.to_find) is None:
             return None, backward
         costs, digest = timing.masked(self._costs, self._untouched, mask.weights)
-        limits = limits_of(
-            self.inner.engine,
-            self.inner.planning,
-            self.inner.steps_per_execution,
-            carrying=self.inner.may_carry,
-            wire=self.inner.wire,
-        )
-        planned = planned_for(
-            self.inner.to_find,
-            costs,
-            self._profile.network,
-            replace(limits, evaluations=SEARCHED),
-            digest,
-            self.inner.engine,
-        )
+        steps = self.inner.steps_per_execution
+        limits = replace(self.inner.limits(), steps_per_execution=steps, evaluations=SEARCHED)
+        network, engine = self._profile.network, self.inner.engine
+        planned = planned_for(order, costs, network, limits, digest, engine)
         backward.carry_out(planned.plan)
         return planned, backward

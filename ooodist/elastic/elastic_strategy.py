@@ -23,7 +23,6 @@ from ooodist.elastic.controller import Controller, Mask, Measure
 from ooodist.elastic.cost_model import CostModel
 from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.step_meter import StepMeter
-from ooodist.settings.elastic import ElasticConfig
 from ooodist.step.execution import Batch, Run
 from ooodist.trainer.strategy import LookAhead, Strategy
 
@@ -68,34 +67,26 @@ class Elastic(Strategy):
 
     Args:
         selective: the wrapped strategy, which is not used by itself.
-        config: what is selected, and how often.
         not_copied: the names of the weights that a warm start of the model has not copied.
 
     Attributes:
-        selective, config: as given.
+        selective: as given.
+        config: what is selected, and how often.
         controller: selects; None until the first batch is known.
     """
 
     def __init__(
-        self,
-        selective: Selective,
-        config: ElasticConfig,
-        not_copied: Callable[[keras.Model], frozenset[str]],
+        self, selective: Selective, not_copied: Callable[[keras.Model], frozenset[str]]
     ) -> None:
         inner = selective.inner
-        super().__init__(
-            inner.model,
-            inner.engine,
-            arguments=f"{inner.arguments} {config}",
-            steps_per_execution=inner.steps_per_execution,
-            accumulate=inner.accumulate,
-        )
+        super().__init__(inner.model, inner.engine, inner.training)
+        assert inner.training.elastic is not None
+        self.config = inner.training.elastic
         self.selective = selective
         self.watch = inner.watch
         self.carrying = inner.carrying
         self.has_whole_model = inner.has_whole_model
         self.has_whole_optimizer = inner.has_whole_optimizer
-        self.config = config
         self._not_copied = not_copied
         self.controller: Controller | None = None
         self._meter = StepMeter()

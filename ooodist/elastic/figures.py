@@ -19,7 +19,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 
 from ooodist.elastic.controller import Renewal
-from ooodist.report.data_parallel.figure import write
+from ooodist.report.picture import write
 
 MOST_NAMES = 40  # of items; if there are more, every n-th has its name
 MOST_STEPS = 16  # number of steps written below the columns

@@ -22,10 +22,10 @@ import numpy as np
 import tensorflow as tf
 from scipy.optimize import nnls
 
+from ooodist import engines
 from ooodist.elastic.selection.items import Item, Selectable
 from ooodist.engines.base import Engine
 from ooodist.engines.devices import seconds_of
-from ooodist.engines.local import LocalEngine
 from ooodist.graph.digest import model_digest
 from ooodist.graph.units import find_backward_units
 from ooodist.planner.costs import StepCosts, UnitCost
@@ -236,7 +236,7 @@ class _Run:
 
 def _run_of(model: keras.Model, batch: Batch, selected: Collection[str], accumulate: int) -> _Run:
     """Makes a call of one step, as it is trained on one worker."""
-    backward = OrderedBackward(GradientExchange(LocalEngine()), selected=selected)
+    backward = OrderedBackward(GradientExchange(engines.alone()), selected=selected)
     execution = Execution(model, backward, accumulate=accumulate)
     batches = as_tensors((batch,) * accumulate)
 

@@ -15,7 +15,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -104,20 +104,11 @@ class EmulatedBoundary:
 
 def stretched(costs: PipelineCosts, factor: float) -> PipelineCosts:
     """The costs of devices and links that take ``factor`` times as long."""
+    seconds = [field.name for field in fields(StageCost) if isinstance(field.default, float)]
     return replace(
         costs,
         stages=tuple(
-            replace(
-                stage,
-                forward=stage.forward * factor,
-                input_gradient=stage.input_gradient * factor,
-                weight_gradient=stage.weight_gradient * factor,
-                update=stage.update * factor,
-                send_seconds=stage.send_seconds * factor,
-                send_back_seconds=stage.send_back_seconds * factor,
-                exchange=stage.exchange * factor,
-                exchange_cpu=stage.exchange_cpu * factor,
-            )
+            replace(stage, **{name: getattr(stage, name) * factor for name in seconds})
             for stage in costs.stages
         ),
     )

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ooodist.engines import kinds
 from ooodist.engines.detect import check_name, check_size, choose
 from ooodist.engines.heartbeat import heartbeat_settings
-from ooodist.engines.kinds import Kind, find
+from ooodist.engines.kinds import Kind
 from ooodist.engines.timeout import abort, ending_after
 from ooodist.errors import UserError
 from ooodist.util import log
@@ -21,7 +22,7 @@ from ooodist.util.packages import importing_tensorflow
 if TYPE_CHECKING:
     from ooodist.engines.base import Engine
 
-__all__ = ["abort", "current", "in_use", "init", "shutdown"]
+__all__ = ["abort", "alone", "current", "in_use", "init", "shutdown"]
 
 _log = logging.getLogger("ooodist")
 _current: Engine | None = None
@@ -74,7 +75,7 @@ def init(
     if _was_shut_down:
         raise UserError("ooodist.init after ooodist.shutdown: start a new process instead")
     name, reason = choose(engine, os.environ, workers)
-    kind = find(name)
+    kind = kinds.find(name)
     if planned:
         _set_up_for_plans(kind.planned_settings(None, partition_bytes, pieces_in_flight))
     limits = kind.settings(os.environ, stall_seconds) | heartbeat_settings(kind, os.environ)
@@ -111,6 +112,11 @@ def shutdown() -> None:
         made.shutdown()
 
 
+def alone() -> Engine:
+    """Makes an engine that exchanges nothing, to trace a step of one process."""
+    return _class_of(next(kind for kind in kinds.kinds().values() if kind.is_alone))()
+
+
 def _name_models_trained_alone() -> None:
     """Warns, when the program ends, of models whose training exchanged nothing."""
     if "keras" not in sys.modules:
@@ -133,10 +139,8 @@ def _set_up_for_plans(settings: Mapping[str, str]) -> None:
 
 
 def _make(kind: Kind, timeout: float) -> Engine:
-    module, _, name = kind.engine.partition(":")
     try:
-        with importing_tensorflow():
-            make = getattr(importlib.import_module(module), name)
+        make = _class_of(kind)
     except UserError:  # there is no TensorFlow
         raise
     except Exception as error:  # a library built for another TensorFlow fails in many ways
@@ -152,6 +156,13 @@ def _make(kind: Kind, timeout: float) -> Engine:
         "of theirs, or raise timeout"
     )
     with ending_after(timeout, late):
-        made: Engine = make()
+        made = make()
     made.timeout = timeout
     return made
+
+
+def _class_of(kind: Kind) -> type[Engine]:
+    module, _, name = kind.engine.partition(":")
+    with importing_tensorflow():
+        found: type[Engine] = getattr(importlib.import_module(module), name)
+    return found

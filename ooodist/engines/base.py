@@ -9,6 +9,7 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -49,6 +50,8 @@ class Engine(ArrayExchange):
         pieces_in_flight: how many of these pieces are in flight at most; None: any number.
         names_cost_memory: whether each name costs memory until the job ends; a name may then stand
             for tensors of any shape (``any_shape``).
+        world: MPI's communicator of these ranks, for code that exchanges more than the engine does;
+            None: the kind runs no pipelines.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Engine(ArrayExchange):
     partition_bytes: int | None = None
     pieces_in_flight: int | None = None
     names_cost_memory: bool = False
+    world: Any = None
 
     def __init__(self) -> None:
         self._exchanges: dict[str, tuple[tf.DType, tf.TensorShape]] = {}
@@ -280,7 +284,7 @@ def keep(op: tf.Operation) -> None:
 
 
 def as_new_value(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns ``tensor``, hiding from TensorFlow whether it is constant or equal to another.
+    """Hides from TensorFlow whether a tensor is constant or equal to another; the value stays.
 
     Otherwise a stateless op on a constant is executed only once, while the graph is optimized, and
     two such ops on one tensor are merged. The one thing that all optimizers leave alone is a branch

@@ -83,7 +83,7 @@ def check_size(name: str, size: int, environ: Mapping[str, str], workers: int | 
 
 
 def check_name(engine: str, where: str) -> str:
-    """Returns ``engine`` if it is a known name; raises UserError otherwise."""
+    """Checks that an engine's name is known, and passes it on. Raises UserError."""
     allowed = kinds.names() if where == "OOODIST_ENGINE" else ("auto", *kinds.names())
     if engine not in allowed:
         raise UserError(f"{where} is {engine!r}; it must be one of {', '.join(allowed)}")

@@ -16,11 +16,7 @@ from ooodist.errors import UserError
 
 
 class MpiEngine(Engine):
-    """Connects all ranks of ``mpirun``; exchanges arrays only, and nothing in a traced graph.
-
-    Attributes:
-        world: communicator of these ranks, for code that exchanges more than the engine does.
-    """
+    """Connects all ranks of ``mpirun``; exchanges arrays only, and nothing in a traced graph."""
 
     name = "mpi"
 

@@ -44,3 +44,10 @@ def wait(request: MPI.Request, what: str = "", patience: Patience | None = None)
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
     moved()
+
+
+def reduced(ranks: MPI.Comm, array: np.ndarray, operation: MPI.Op) -> np.ndarray:
+    """The arrays of all ranks of a communicator combined, element by element; all call it."""
+    result = np.empty_like(array)
+    wait(ranks.Iallreduce(array, result, op=operation))
+    return result

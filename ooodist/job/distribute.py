@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import keras
 
-from ooodist import engines
-from ooodist.data_parallel.compiled_strategy import CompiledDataParallel
-from ooodist.data_parallel.data_parallel_strategy import DataParallel
-from ooodist.data_parallel.live_strategy import LiveDataParallel
-from ooodist.engines import kinds
-from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-from ooodist.planner.data_parallel.plan import WireSetting
+from ooodist.job.compose import compose
+from ooodist.planner.data_parallel.plan import RankSetting, WireSetting
 from ooodist.settings.elastic import ElasticConfig, read_elastic
 from ooodist.settings.sections import ExchangeConfig, PlanningConfig
 from ooodist.settings.training import JitCompile, OnNan, Training
 from ooodist.step.backward import Order
 from ooodist.step.feature import Feature
-from ooodist.step.sharding.sharded import check_model
-from ooodist.trainer.fit import DistributedFit
-from ooodist.trainer.strategy import Strategy
-from ooodist.util import yaml_dataclass
-
-logger = logging.getLogger("ooodist")
 
 
 def distribute(
@@ -40,7 +28,7 @@ def distribute(
     bucket_bytes: int | None = None,
     wire: WireSetting = "float32",
     error_feedback: bool = True,
-    low_rank: int | None = None,
+    low_rank: RankSetting = None,
     rows: Literal["auto", "never"] = "auto",
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
@@ -106,7 +94,9 @@ def distribute(
         low_rank: gradients of matrices and convolutions travel as two thin matrices of so many
             columns (1, 2, 4, ...), where that is less than half, and what is lost is added to the
             next one's (PowerSGD, :mod:`ooodist.step.sending.low_rank`). Other numbers come out. For
-            networks on which 16 bits are still far too many; 4 is a good start.
+            networks on which 16 bits are still far too many; 4 is a good start. ``auto``, with the
+            order ``planned``: only gradients whose exchange could not be hidden, with as many
+            columns as there is time for.
         rows: ``auto``: the gradient of an embedding travels as the rows that a batch uses, if that
             is less to send than the table, and ``fit`` knows that all batches have one shape (as
             with arrays, or ``batch(n, drop_remainder=True)``); ``never``: always as the table, as
@@ -144,93 +134,25 @@ def distribute(
     """
     if isinstance(features, Feature) or not all(isinstance(each, Feature) for each in features):
         raise UserError(f"features is {features!r}; it must be a list of ooodist.Feature objects")
-    exchange = {
-        "credit": credit,
-        "bucket_bytes": bucket_bytes,
-        "wire": wire,
-        "error_feedback": error_feedback,
-        "low_rank": low_rank,
-        "rows": rows,
-    }
     training = Training(
         order=order,
         k=k,
         steps_per_execution=steps_per_execution,
         accumulate=accumulate,
-        exchange=yaml_dataclass.read_dataclass(ExchangeConfig, exchange, ""),
+        exchange=ExchangeConfig(
+            credit=credit,
+            bucket_bytes=bucket_bytes,
+            wire=wire,
+            error_feedback=error_feedback,
+            low_rank=low_rank,
+            rows=rows,
+        ),
         planning=planning or PlanningConfig(),
         elastic=read_elastic(elastic),
         shard_optimizer=shard_optimizer,
         features=tuple(features),
         on_nan=on_nan,
         jit_compile=jit_compile,
+        sum_rows=sum_rows,
     )
-    return distributed(model, training, sum_rows=sum_rows)
-
-
-def distributed(
-    model: keras.Model, training: Training, *, sum_rows: bool | None = None
-) -> keras.Model:
-    """Makes a model train as :func:`distribute` says."""
-    engine = engines.current()
-    if sum_rows is False and engine.size > 1:
-        raise UserError(
-            f"sum_rows is False, but {engine.size} workers add up their rows; leave it out"
-        )
-    is_live = training.tries_plans and engine.size > 1
-    if training.jit_compile and training.order != "inorder" and not is_live:
-        raise UserError(
-            f"jit_compile is {training.jit_compile}, but there is one worker, so no plans are "
-            f"tried, and the order {training.order} is one that a compiled step cannot have; leave "
-            "one of them out"
-        )
-    if training.shard_optimizer:
-        check_can_be_sharded(model, engine)
-    if training.on_nan == "skip" and engine.size > 1:
-        logger.info(
-            "on_nan skip: weights are updated when all gradients of a step are there, so the next "
-            "forward pass does not overlap their exchange"
-        )
-    if training.wire != "float32":
-        is_kept = training.exchange.error_feedback
-        logger.info(
-            "wire %s: %s",
-            training.wire,
-            "there is one worker, so nothing travels"
-            if engine.size == 1
-            else f"what a gradient loses is {'added to the next' if is_kept else 'lost'}",
-        )
-    kind: type[DataParallel] = DataParallel
-    if is_live:
-        kind = LiveDataParallel
-    elif training.may_compile and training.order == "inorder":  # alone, no plan is tried
-        kind = CompiledDataParallel
-    inner = kind(model, engine, training, sum_rows=sum_rows)
-    strategy: Strategy = inner
-    if training.elastic is not None:
-        from ooodist.elastic.data_parallel import SelectiveDataParallel  # imports SciPy
-        from ooodist.elastic.elastic_strategy import Elastic
-        from ooodist.transfer import provenance
-
-        selective = SelectiveDataParallel(inner, training.elastic)
-        strategy = Elastic(selective, training.elastic, provenance.not_copied)
-    DistributedFit(strategy)
-    return model
-
-
-def check_can_be_sharded(model: keras.Model, engine: Engine) -> None:
-    """Raises UserError if no engine or optimizer like these can have ``shard_optimizer``."""
-    if engine.size == 1:
-        logger.info(
-            "shard_optimizer: there is one worker, which keeps all of the optimizer's state"
-        )
-    elif not engine.kind.broadcasts:
-        servers = ": its servers add up gradients, and send the sums to all workers"
-        able = ", ".join(name for name in kinds.names() if kinds.find(name).broadcasts)
-        raise UserError(
-            f"shard_optimizer is true, but with the engine {engine.name} no worker can send the "
-            f"others what it has updated{servers if engine.kind.has_servers else ''}; take one of "
-            f"{able}, or leave shard_optimizer out"
-        )
-    if model.compiled:
-        check_model(model)
+    return compose(model, training)

@@ -89,7 +89,12 @@ def choose_replicas(
 def _best(parallel: ParallelConfig, costs: ModelCosts | None, samples: int | None) -> Division:
     assert parallel.devices is not None
     if costs is None:
-        assert parallel.costs is not None
+        if parallel.costs is None:
+            raise UserError(
+                f"devices is {parallel.devices}, but there are no costs by which they could be "
+                "divided; give a file with those of the layers, as "
+                'costs="costs.yaml", which python -m ooodist.plan writes, or pipeline and data'
+            )
         costs = read_model_costs(Path(parallel.costs), "parallel.costs")
     costs = replace(costs, memory_limit=parallel.memory_bytes, recompute=parallel.recompute)
     ways = divide(

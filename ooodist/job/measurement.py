@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ooodist.config import job as job_file
 from ooodist.config.job import Config
-from ooodist.data_parallel.planning import limits_of, profile_for
+from ooodist.data_parallel.planning import limits_of
 from ooodist.engines.base import Engine
-from ooodist.job.preparation import check_writable, load_and_build
-from ooodist.job.run import on_all_ranks
+from ooodist.job.all_ranks import on_all_ranks
+from ooodist.job.building import load_and_build
+from ooodist.job.preparation import check_writable
+from ooodist.pipeline.layers.measure import measure_layers
+from ooodist.pipeline.stages import calls_of, parts_of_split
 from ooodist.planner.data_parallel.search import Limits
-from ooodist.profiler.storage import Profile
+from ooodist.planner.pipeline.layer_costs import LayerCost, merged
+from ooodist.profiler.storage import Profile, profile_of
 from ooodist.report.still_running import still_running
 from ooodist.settings.sections import ExchangeConfig, OrderConfig
+
+logger = logging.getLogger("ooodist")
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,36 @@ def run(config: Config, output: Path) -> tuple[int, Measured | None]:
     return code, found[0] if found and not code else None
 
 
+def measure_layers_of(
+    config: Config, split: Sequence[str] | None, numbers: Sequence[int], output: Path
+) -> tuple[int, str, dict[int, tuple[LayerCost, ...]]]:
+    """Measures layers; returns the exit code, the model's name, and the layers' costs.
+
+    Args:
+        config: a job for one process.
+        split: names of layers that begin a stage, to merge each stage's layers; None: all separate.
+        numbers: numbers of micro-batches; the layers are measured, and returned, for each.
+        output: the folder that will be written, which is checked first.
+    """
+    model_names: list[str] = []
+    measured: dict[int, tuple[LayerCost, ...]] = {}
+
+    def work(engine: Engine) -> None:
+        check_writable(output)
+        data, _, model = load_and_build(config, engine)
+        batch = next(iter(data.train))
+        model_names.append(model.name)
+        parts = None if split is None else parts_of_split(calls_of(model), split)
+        for number in numbers:
+            logger.info("measuring the layers of %s for m=%d", model.name, number)
+            with still_running("measuring the layers"):
+                layers = measure_layers(model, batch, number)
+            measured[number] = layers if parts is None else merged(layers, parts)
+
+    code = on_all_ranks(config, work)
+    return code, "".join(model_names), measured
+
+
 def _measure(config: Config, engine: Engine, output: Path) -> Measured:
     engine.check_equal("the job (--config, --set)", job_file.digest(config))
     with engine.agreed():
@@ -66,7 +104,7 @@ def _measure(config: Config, engine: Engine, output: Path) -> Measured:
     settings = config.planning
     batch = next(iter(data.train))
     with still_running("measuring") if engine.rank == 0 else nullcontext():
-        profile = profile_for(model, batch, engine, settings, accumulate=config.accumulate)
+        profile = profile_of(model, batch, engine, settings, accumulate=config.accumulate)
     updates = steps_per_epoch // config.accumulate
     limits = limits_of(engine, settings, config.steps_per_execution, updates * config.epochs)
     # No call reaches over the end of an epoch.

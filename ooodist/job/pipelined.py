@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import keras
 
-from ooodist import engines
-from ooodist.engines.mpi import MpiEngine
-from ooodist.errors import UserError
-from ooodist.job.division import check_devices, choose_replicas, with_replicas
-from ooodist.pipeline.holding import build_model
-from ooodist.pipeline.pipeline_strategy import Pipeline, check_model
+from ooodist.job.compose import compose
 from ooodist.settings.elastic import ElasticConfig, read_elastic
 from ooodist.settings.sections import ParallelConfig, PlanningConfig
 from ooodist.settings.training import OnNan, Training
-from ooodist.step.all_ranks.batch_norm import synchronized_layers
-from ooodist.trainer.fit import DistributedFit
-from ooodist.trainer.strategy import Strategy
 
 
 def pipelined(
@@ -109,49 +100,6 @@ def pipelined(
         planning=planning or PlanningConfig(),
         elastic=read_elastic(elastic),
         on_nan=on_nan,
+        timeout=timeout,
     )
-    return in_stages(model, training, timeout)
-
-
-def in_stages(
-    model: keras.Model | Callable[[], keras.Model], training: Training, timeout: float | None
-) -> keras.Model:
-    """Makes a model, or one that a function builds, train as :func:`pipelined` says."""
-    parallel = training.parallel
-    assert parallel is not None
-    engine = engines.current()
-    if not isinstance(engine, MpiEngine):
-        raise UserError(
-            f"the engine is {engine.name}, but pipelines run over MPI; start with "
-            f'ooodist.init("{MpiEngine.name}"), under mpirun'
-        )
-    if parallel.devices is not None:
-        with engine.agreed():
-            check_devices(parallel.devices, engine.size)
-            if parallel.costs is None:
-                raise UserError(
-                    f"devices is {parallel.devices}, but there are no costs by which they could be "
-                    "divided; give a file with those of the layers, as "
-                    'costs="costs.yaml", which python -m ooodist.plan writes, or pipeline and data'
-                )
-        parallel = with_replicas(parallel, choose_replicas(parallel, engine, None))
-    if not isinstance(model, keras.Model):
-        with engine.agreed():
-            model = build_model(model)
-    check_model(model)
-    if parallel.data > 1 and (layers := synchronized_layers(model)):
-        raise UserError(
-            f"layer {layers[0].name} is a BatchNormalization with synchronized=True, but data is "
-            f"{parallel.data}: pipelines normalize each micro-batch by itself; take "
-            "synchronized=False"
-        )
-    inner = Pipeline(model, engine, replace(training, parallel=parallel), timeout)
-    strategy: Strategy = inner
-    if training.elastic is not None:
-        from ooodist.elastic.elastic_strategy import Elastic
-        from ooodist.elastic.pipeline import SelectivePipeline  # imports SciPy
-        from ooodist.transfer import provenance
-
-        strategy = Elastic(SelectivePipeline(inner), training.elastic, provenance.not_copied)
-    DistributedFit(strategy)
-    return model
+    return compose(model, training)

@@ -4,7 +4,7 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,22 +29,29 @@ def engines() -> list[str]:
     return [*(kind.name for kind in every if kind.starter), *ways]
 
 
-def new_parser(program: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """Makes a parser with the options that all launchers share, for ``parse``."""
+def new_parser(
+    program: str, description: str, examples: str, usage: str, names: Sequence[str]
+) -> argparse.ArgumentParser:
+    """Makes a parser with the options that all launchers share, for ``parse``.
+
+    Args:
+        program: how it is called.
+        description: what it does.
+        examples: the end of its help.
+        usage: what stands in front of these options.
+        names: of the engines that it starts.
+    """
     parser = argparse.ArgumentParser(
         prog=program,
-        usage="%(prog)s -np N [--engine ENGINE] [options] [--] COMMAND ...",
+        usage=f"{usage} [--engine ENGINE] [options] [--] COMMAND ...",
         description=description,
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(
-        "-np", dest="num_workers", metavar="N", type=count, help="number of workers"
-    )
-    parser.add_argument(
         "--engine",
-        choices=engines(),
+        choices=names,
         default=Collective.name,
         help="the library that exchanges gradients (default: %(default)s, TensorFlow's own)",
     )
@@ -72,6 +79,13 @@ def new_parser(program: str, description: str, examples: str) -> argparse.Argume
     return parser
 
 
+def add_number(parser: argparse.ArgumentParser) -> None:
+    """Adds the option ``-np``."""
+    parser.add_argument(
+        "-np", dest="num_workers", metavar="N", type=count, help="number of workers"
+    )
+
+
 def parse(
     parser: argparse.ArgumentParser, arguments: list[str]
 ) -> tuple[argparse.Namespace, list[str]]:
@@ -94,11 +108,11 @@ def parse(
         programs = str(Path(sys.prefix) / "bin")
         if programs not in (path := os.environ.get("PATH", os.defpath)).split(os.pathsep):
             os.environ["PATH"] = programs + os.pathsep + path
-    if options.num_workers is None and not getattr(options, "hosts", None):
+    if getattr(options, "num_workers", 0) is None and not getattr(options, "hosts", None):
         parser.error("the following arguments are required: -np (how many workers)")
     if options.heartbeat is not None:
         os.environ[HEARTBEAT] = f"{options.heartbeat:g}"
-    if options.servers and not launched_as(options.engine).has_servers:
+    if getattr(options, "servers", None) and not launched_as(options.engine).has_servers:
         parser.error(f"--servers is for --engine byteps; {options.engine} has no servers")
     return options, command
 

@@ -4,11 +4,11 @@ A launcher that is killed with SIGKILL can do nothing more, and asking the kerne
 children (PR_SET_PDEATHSIG) covers neither what those have started nor files. So the launcher
 starts one small helper process, this file run as a script, tells it through a pipe what to clean
 up, and closes the pipe when it ends. If the launcher is killed, the kernel closes the pipe. Either
-way the helper then kills the process groups, and then removes the networks, folders and files.
+way the helper then kills the process groups, runs the commands, and removes files and folders.
 
 The pipe carries one JSON line per item: ``["group", 1234]``, ``["forget", 1234]`` (that group),
 ``["folder", "/tmp/…"]``, ``["files", "/dev/shm/name_"]`` (all files whose paths begin like this),
-``["namespace", "name"]`` (of a network, with its processes and interfaces).
+``["command", ["program", "argument"]]`` (to be run once the groups are gone).
 
 The helper may be killed as well; the launcher then starts another one, and tells it the same.
 """
@@ -34,8 +34,7 @@ class Cleaner:
     """The launcher's end of the pipe: a context manager around the whole job."""
 
     def __enter__(self) -> Self:
-        self._groups: set[int] = set()
-        self._others: list[tuple[str, str]] = []
+        self._told: list[tuple[str, Any]] = []
         self._start()
         return self
 
@@ -53,7 +52,7 @@ class Cleaner:
     def __exit__(self, *_: object) -> None:
         os.close(self._pipe)
         if self._process.wait() != 0:
-            _clean_up([("group", group) for group in self._groups] + self._others)
+            _clean_up(self._told)
 
     def look(self) -> bool:
         """Starts another helper if something has ended it; returns whether that was so."""
@@ -61,9 +60,7 @@ class Cleaner:
             return False
         os.close(self._pipe)
         self._start()
-        for group in self._groups:
-            self._tell("group", group)
-        for kind, value in self._others:
+        for kind, value in self._told:
             self._tell(kind, value)
         return True
 
@@ -77,7 +74,7 @@ class Cleaner:
         process: subprocess.Popen[bytes] = subprocess.Popen(
             command, start_new_session=True, preexec_fn=self.add_own_group, **options
         )
-        self._groups.add(process.pid)
+        self._told.append(("group", process.pid))
         return process
 
     def fileno(self) -> int:
@@ -93,12 +90,12 @@ class Cleaner:
 
     def forget_group(self, group: int) -> None:
         """Unregisters a group; to be called before its id can be reused for somebody else's."""
-        self._groups.discard(group)
+        self._told = [each for each in self._told if each != ("group", group)]
         self._tell("forget", group)
 
-    def add_namespace(self, name: str) -> None:
-        """Registers a network namespace of ``ip netns`` to be removed, with its processes."""
-        self._keep("namespace", name)
+    def add_command(self, command: list[str]) -> None:
+        """Registers a command to be run when the process groups are gone."""
+        self._keep("command", command)
 
     def add_files(self, prefix: str) -> None:
         """Registers files to be removed: all whose absolute path begins with ``prefix``."""
@@ -115,11 +112,11 @@ class Cleaner:
         folder.mkdir(mode=0o700)
         return folder
 
-    def _keep(self, kind: str, value: str) -> None:
-        self._others.append((kind, value))
+    def _keep(self, kind: str, value: Any) -> None:
+        self._told.append((kind, value))
         self._tell(kind, value)
 
-    def _tell(self, kind: str, value: str | int) -> None:
+    def _tell(self, kind: str, value: Any) -> None:
         with suppress(BrokenPipeError):  # the next helper will be told
             os.write(self._pipe, json.dumps([kind, value]).encode() + b"\n")
 
@@ -146,28 +143,6 @@ def _are_running(groups: set[int]) -> bool:
     return False
 
 
-def _remove_namespace(name: str) -> None:
-    """Kills processes in the network that have left the groups, and removes the network."""
-    if not Path("/run/netns", name).exists():
-        return
-    deadline = time.monotonic() + GROUP_END_SECONDS
-    while inside := _ip("pids", name).split():
-        for process in inside:
-            with suppress(ProcessLookupError):
-                os.kill(int(process), signal.SIGKILL)
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.01)
-    _ip("delete", name)
-
-
-def _ip(command: str, namespace: str) -> str:
-    done = subprocess.run(
-        ["ip", "netns", command, namespace], stdout=subprocess.PIPE, text=True, check=False
-    )
-    return done.stdout
-
-
 def _remove_files(prefix: str) -> None:
     folder, name = os.path.split(prefix)
     for entry in os.listdir(folder):
@@ -188,14 +163,14 @@ def _remove_folder(folder: str) -> None:
 
 
 def _clean_up(told: list[tuple[str, Any]]) -> None:
-    """Does what ``told`` asks for: first groups, then networks, files and folders."""
+    """Does what ``told`` asks for: first groups, then commands, files and folders."""
 
     def of(kind: str) -> list[Any]:
         return [value for its_kind, value in told if its_kind == kind]
 
     kill_groups(set(of("group")))
-    for name in of("namespace"):
-        _remove_namespace(name)
+    for command in of("command"):
+        subprocess.run(command, check=False)
     for prefix in of("files"):
         _remove_files(prefix)
     for folder in of("folder"):

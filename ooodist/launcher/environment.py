@@ -1,20 +1,18 @@
 """Makes the commands and environments of the processes of one job, for each engine.
 
-``processes`` makes those of a launcher that starts them all. It reserves ports and folders, so it
-takes an ExitStack that is closed at the end of the job. The other public functions are its parts,
-for launchers that start one rank each (``slurm``).
+It reserves ports and folders, so it takes an ExitStack that is closed at the end of the job.
 """
 
 import importlib
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from ooodist.engines.heartbeat import HEARTBEAT, heartbeat_seconds
-from ooodist.engines.kinds import Kind, find
+from ooodist.engines.kinds import find
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.host import Host, each_once
@@ -31,8 +29,8 @@ class Places:
     BytePS's scheduler runs on the host of the first server.
     """
 
-    workers: list[Host]
-    servers: list[Host]
+    workers: Sequence[Host]
+    servers: Sequence[Host]
     launcher: Host = MACHINE
 
 
@@ -62,12 +60,10 @@ class Process:
 
     Attributes:
         program: what runs there, to be shown.
-        place: the name of its host, if it is not the launcher's machine.
+        host: where it runs.
         orders: what the command reads from its standard input, which then stays open for the
             numbers of signals (see ssh/runner.py); None: nothing.
         ranks: how many workers it starts itself, as ``mpirun`` does (see ssh/mpirun.py).
-        terminate_ranks: sends these SIGTERM, given the process id of ``mpirun``, which itself would
-            kill them.
     """
 
     label: str
@@ -75,16 +71,15 @@ class Process:
     environment: dict[str, str]
     is_worker: bool
     program: list[str]
-    place: str = ""
+    host: Host = MACHINE
     orders: bytes | None = None
     ranks: int = 0
-    terminate_ranks: Callable[[int], None] | None = None
 
     @property
     def name(self) -> str:
         """The name of the process in messages."""
         name = f"worker {self.label}" if self.is_worker and not self.ranks else self.label
-        return f"{name} on {self.place}" if self.place else name
+        return f"{name} on {self.host.place}" if self.host.place else name
 
     def __str__(self) -> str:
         variables = [f"{name}={value}" for name, value in self.environment.items()]
@@ -104,9 +99,7 @@ def process_on(
     """A process of a host, with these variables of its own."""
     given = given | heartbeat_on(host)
     orders = host.orders(command, OUTPUT | given)
-    return Process(
-        label, host.wrap(command), given, is_worker, command, place=host.place, orders=orders
-    )
+    return Process(label, host.wrap(command), given, is_worker, command, host, orders)
 
 
 def heartbeat_on(host: Host) -> dict[str, str]:
@@ -132,29 +125,25 @@ def processes(
             f"-np {num_workers} with --engine {engine}, which is one process: give -np 1, or "
             "--engine collective, which needs nothing built"
         )
-    own, helpers = starter_of(kind).start(kind, places, cleaner, resources)
-    addresses = [host.address for host in places.workers]
+    assert kind.starter is not None, engine
+    starter: Any = importlib.import_module(kind.starter)
+    own, helpers = starter.start(kind, places, cleaner, resources)
+    names = [host.known_as for host in places.workers]
     # TensorFlow leaves files of its own (__autograph_generated_file*) in the temporary folder.
-    temporary = {host.address: host.new_folder(cleaner) for host in each_once(places.workers)}
+    temporary = {host.known_as: host.new_folder(cleaner) for host in each_once(places.workers)}
     workers = []
     for rank, (host, environment) in enumerate(zip(places.workers, own, strict=True)):
         position = {
             "OOODIST_ENGINE": engine,
             "OOODIST_RANK": str(rank),
             "OOODIST_SIZE": str(num_workers),
-            "OOODIST_LOCAL_RANK": str(addresses[:rank].count(host.address)),
-            "OOODIST_LOCAL_SIZE": str(addresses.count(host.address)),
-            "TMPDIR": str(temporary[host.address]),
+            "OOODIST_LOCAL_RANK": str(names[:rank].count(names[rank])),
+            "OOODIST_LOCAL_SIZE": str(names.count(names[rank])),
+            "TMPDIR": str(temporary[names[rank]]),
         }
         given = position | environment
         workers.append(process_on(str(rank), host, command, given, is_worker=True))
     return helpers + workers
-
-
-def starter_of(kind: Kind) -> Any:
-    """The module that starts the processes of an engine (see :mod:`ooodist.launcher.starters`)."""
-    assert kind.starter is not None, kind.name
-    return importlib.import_module(kind.starter)
 
 
 def not_installed(engine: str, reason: str) -> UserError:

@@ -1,20 +1,17 @@
-"""A host on which processes of a job run: this machine, or one of an emulated network."""
+"""A host on which processes of a job run: this machine, unless a subclass says otherwise."""
 
-import ctypes
 import errno
 import fcntl
-import os
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 
-CLONE_NEWNET = 0x40000000  # <sched.h>
 _SIOCGIFADDR = 0x8915  # <linux/sockios.h>
 _ADDRESS = slice(20, 24)  # in a struct ifreq, behind the name, the family and the port
 
@@ -28,7 +25,6 @@ class Host:
         interface: the network interface with that address.
         cores: cores that its processes are bound to; empty for all.
         name: its own host name; empty for the machine's.
-        namespace: its network namespace; empty for the machine's own network.
         python: the path of Python there.
     """
 
@@ -36,7 +32,6 @@ class Host:
     interface: str = "lo"
     cores: tuple[int, ...] = ()
     name: str = ""
-    namespace: str = ""
     python: str = sys.executable
 
     @property
@@ -44,14 +39,20 @@ class Host:
         """Its name in messages, if they must tell it from the launcher's machine."""
         return ""
 
+    @property
+    def known_as(self) -> str:
+        """A name or address by which other hosts find it."""
+        return self.address
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process starts what the host needs once."""
+        return True
+
     def wrap(self, command: list[str]) -> list[str]:
         """A command that runs ``command`` on this host, as the same process."""
         if self.cores:
-            command = ["taskset", "--cpu-list", ",".join(map(str, self.cores)), *command]
-        if self.namespace:
-            # `ip netns exec` mounts /etc/netns/NAMESPACE/hosts over /etc/hosts.
-            named = ["sh", "-c", 'hostname "$0" && exec "$@"', self.name, *command]
-            command = ["ip", "netns", "exec", self.namespace, "unshare", "--uts", *named]
+            return ["taskset", "--cpu-list", ",".join(map(str, self.cores)), *command]
         return command
 
     def orders(self, command: list[str], environment: Mapping[str, str]) -> bytes | None:
@@ -66,18 +67,9 @@ class Host:
         """Has files of the host removed after the job: whose absolute path begins like this."""
         cleaner.add_files(prefix)
 
-    @contextmanager
-    def inside(self) -> Iterator[None]:
+    def inside(self) -> AbstractContextManager[None]:
         """Makes sockets that the calling thread opens in this block belong to the host."""
-        if not self.namespace:
-            yield
-            return
-        with open("/proc/thread-self/ns/net") as own, open(f"/run/netns/{self.namespace}") as other:
-            _enter(other.fileno())
-            try:
-                yield
-            finally:
-                _enter(own.fileno())
+        return nullcontext()
 
     def bound_socket(self, port: int = 0) -> socket.socket:
         """Opens a TCP socket bound to the host's address and to ``port``, or to a free one if 0."""
@@ -103,33 +95,13 @@ class Host:
         a server that allows the same (those of TensorFlow and BytePS do) listen there, but never
         hands the port out as a free one. A port that was released before the server starts, seconds
         later, could be taken by another launcher.
-
-        On a host of an emulated network the port is reserved on this machine's own network as well.
-        So no other job of the machine has it, which matters for what is named after it: the shared
-        memory of BytePS.
         """
-        machine = Host()
-        while True:
-            reserved = resources.enter_context(machine.bound_socket())
-            port = int(reserved.getsockname()[1])
-            if self.address == machine.address:
-                return port
-            with suppress(OSError):  # an outgoing connection there has the number: try another
-                resources.enter_context(self.bound_socket(port))
-                return port
-
-
-def _enter(namespace: int) -> None:
-    # os.setns is new in Python 3.12.
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(namespace, CLONE_NEWNET) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"cannot enter the network namespace: {os.strerror(error)}")
+        return int(resources.enter_context(self.bound_socket()).getsockname()[1])
 
 
 def each_once(hosts: Iterable[Host]) -> list[Host]:
-    """One host of each address."""
-    return list({host.address: host for host in hosts}.values())
+    """Each host once, as others know it."""
+    return list({host.known_as: host for host in hosts}.values())
 
 
 def ipv4_address(name: str) -> str:

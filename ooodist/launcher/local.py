@@ -2,7 +2,8 @@
 
 Here, or on hosts that are reached over ssh. Each process has its place in a group of its own, and a
 cleaner ends what is left, however this launcher ends; on other hosts ``ssh/keeper.py`` and
-``ssh/runner.py`` do the same. How the processes of an engine meet is in ``starters``:
+``ssh/runner.py`` do the same (expr/launchers has what ``mpirun`` does in their place). How the
+processes of an engine meet is in ``starters``:
 
 * collective: TF_CONFIG with the addresses of all workers.
 * horovod: Horovod's own assignment of ranks and its rendezvous server, as in ``horovodrun``, which
@@ -17,12 +18,14 @@ import shlex
 import sys
 import time
 from contextlib import ExitStack, closing
+from itertools import cycle, islice
 
 from ooodist.engines.kinds import launched_as
 from ooodist.engines.kinds.mpi import Mpi
 from ooodist.errors import UserError
 from ooodist.launcher import environment, private_network, restarts
 from ooodist.launcher.arguments import (
+    add_number,
     check_command,
     count,
     current_folder,
@@ -38,7 +41,7 @@ from ooodist.launcher.host import Host
 from ooodist.launcher.output import Output
 from ooodist.launcher.restarts import Ended
 from ooodist.launcher.ssh import mpirun
-from ooodist.launcher.ssh.listed import LOOPBACK, Listed, count_slots, first_workers, read_hosts
+from ooodist.launcher.ssh.listed import LOOPBACK, first_workers, read_hosts
 from ooodist.launcher.ssh.places import Wanted, find_places
 from ooodist.launcher.ssh.preflight import Way
 from ooodist.launcher.supervise import Signals, Supervisor, finish
@@ -148,11 +151,9 @@ class _Launch:
     def _places(self, is_restart: bool, cleaner: Cleaner, resources: ExitStack) -> Places:
         options = self._options
         if self._wanted is None:
-            shares = _split_cores(options.num_workers) if options.bind else None
-            workers = [
-                Host(cores=shares[rank]) if shares else Host()
-                for rank in range(options.num_workers)
-            ]
+            number = options.num_workers
+            shares: list[tuple[int, ...]] = _split_cores(number) if options.bind else [()] * number
+            workers = [Host(cores=cores) for cores in shares]
             return Places(workers, servers=[Host()] * (_number(options.servers) or 1))
         places, out = find_places(
             self._wanted,
@@ -167,8 +168,7 @@ class _Launch:
             self.output.say(f"without {message}")
         names = ", ".join(dict.fromkeys(host.name for host in places.workers))
         self.output.say(f"{counted(len(places.workers), 'worker')} on {names}")
-        danger = launched_as(options.engine).danger
-        if danger and not is_restart:
+        if not is_restart and (danger := _danger(options.engine)):
             self.output.say(f"{danger}. Use a network that others cannot reach")
         return places
 
@@ -177,7 +177,7 @@ class _Launch:
     ) -> list[Process]:
         options, command, workers = self._options, self._command, places.workers
         if restart:
-            wanted = options.num_workers if self._wanted is None else self._wanted.number
+            wanted = options.num_workers if self._wanted is None else self._wanted.workers
             command = restarts.resuming(command, None if len(workers) == wanted else len(workers))
         if mpirun.starts(options.engine):
             folder = cleaner.new_folder()
@@ -190,28 +190,24 @@ def _wanted(options: argparse.Namespace) -> Wanted | None:
     if options.hosts is None:
         return None
     hosts = read_hosts(options.hosts)
-    if [host.name for host in hosts] in [[name] for name in LOOPBACK]:
-        number = options.num_workers or count_slots(hosts)
-        options.num_workers = count_slots(first_workers(hosts, number))
+    workers = options.num_workers or len(hosts)
+    if len({*hosts}) == 1 and hosts[0] in LOOPBACK:
+        options.num_workers = len(first_workers(hosts, workers))
         return None
     if launched_as(options.engine).is_alone:
         raise UserError(
             f"--engine {options.engine} is one process; leave out --hosts, or take another engine"
         )
-    if mpirun.starts(options.engine) and any("@" in host.name for host in hosts):
+    if mpirun.starts(options.engine) and any("@" in name for name in hosts):
         raise UserError(
             f"--hosts {options.hosts}: mpirun takes no user@host; name the user in ~/.ssh/config"
         )
-    servers = [] if options.servers is None else _servers(options.servers, hosts)
-    return Wanted(hosts, options.num_workers, tuple(servers), options.min_workers)
-
-
-def _servers(text: str, hosts: list[Listed]) -> list[Listed]:
-    """Reads ``--servers``: a number, on the hosts of the workers in turn, or hosts."""
-    if number := _number(text):
-        turns = [hosts[index % len(hosts)].name for index in range(number)]
-        return [Listed(name, turns.count(name)) for name in dict.fromkeys(turns)]
-    return read_hosts(text)
+    servers: list[str] = []
+    if number := _number(options.servers):
+        servers = list(islice(cycle(dict.fromkeys(hosts)), number))
+    elif options.servers is not None:
+        servers = read_hosts(options.servers)
+    return Wanted(hosts, workers, servers, options.min_workers or workers)
 
 
 def _number(servers: str | None) -> int | None:
@@ -255,7 +251,9 @@ def _split_cores(num_workers: int) -> list[tuple[int, ...]]:
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = new_parser("python -m ooodist.launch", DESCRIPTION, EXAMPLES)
+    usage = "%(prog)s -np N"
+    parser = new_parser("python -m ooodist.launch", DESCRIPTION, EXAMPLES, usage, engines())
+    add_number(parser)
     _add_places(parser)
     parser.add_argument(
         "--restarts",

@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,12 +20,12 @@ from typing import Any
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.environment import Process
-from ooodist.launcher.job import (
+from ooodist.launcher.job_processes import (
     GRACE_AFTER_SAVING_SECONDS,
     GRACE_SECONDS,
     HELPERS_END_SECONDS,
     SAVING_SECONDS,
-    Job,
+    JobProcesses,
     Running,
     how,
 )
@@ -98,15 +98,15 @@ class Signals:
         self._writer.close()
 
 
-def finish(output: Output, signals: Signals, deadline: float | None) -> None:
+def finish(output: Output, signals: Signals, deadline: float) -> None:
     """Waits until what was shown has been read, or a signal or the deadline comes.
 
     In any case there is some time, but little for a job that was told to end.
     """
     least = time.monotonic() + UNREAD_SECONDS
-    latest = math.inf if deadline is None else max(deadline, least)
     while output.is_blocked:
-        left = (latest if signals.stopped_by is None else least) - time.monotonic()
+        latest = max(deadline, least) if signals.stopped_by is None else least
+        left = latest - time.monotonic()
         if left <= 0:
             return
         output.wait(signals.reader, None if left == math.inf else left)
@@ -122,7 +122,7 @@ class Supervisor:
     """
 
     def __init__(self, cleaner: Cleaner, output: Output, signals: Signals) -> None:
-        self._job = Job(cleaner)
+        self._job = JobProcesses(cleaner)
         self._cleaner = cleaner
         self.failure = ""
         self._output = output
@@ -139,7 +139,7 @@ class Supervisor:
         128 + n for a signal n (to it or to the launcher), 124 on timeout.
         Raises UserError if a process cannot be started or its output cannot be written.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         try:
             for process in processes:
                 self._start(process)
@@ -163,7 +163,7 @@ class Supervisor:
         for descriptor, pipe in ((1, popen.stdout), (2, popen.stderr)):
             self._selector.register(pipe, selectors.EVENT_READ, Stream(running, descriptor))
 
-    def _watch(self, deadline: float | None, timeout: float | None) -> int:
+    def _watch(self, deadline: float, timeout: float | None) -> int:
         while (code := self._job.code()) is None:
             self._wait(deadline)
             if (number := self._signals.stopped_by) is not None:
@@ -171,7 +171,7 @@ class Supervisor:
                 self._output.say(f"{name}: ending the job (a second signal ends it at once)")
                 return 128 + number
             self._check_output()
-            if deadline is not None and time.monotonic() >= deadline and self._job.code() is None:
+            if time.monotonic() >= deadline and self._job.code() is None:
                 self._output.say(f"not finished after {timeout:g} s (--timeout): ending the job")
                 return TIMEOUT_CODE
         if code != 0:
@@ -180,13 +180,12 @@ class Supervisor:
                     f"{running.process.name} is stopped (by SIGSTOP, Ctrl-Z or a debugger), which "
                     "is what the others waited for"
                 )
-            ends = ", ".join(how(running) for running in self._job.failed())
-            self.failure = ends
+            self.failure = ", ".join(how(running) for running in self._job.failed())
             self._say_last_words()
-            self._output.say(f"{ends}: ending the job{self._output.where}")
+            self._output.say(f"{self.failure}: ending the job{self._output.where}")
             self._output.hide_aftermath()
             return code
-        self._wait_for_ends(HELPERS_END_SECONDS)
+        self._wait_for(self._job.alive, HELPERS_END_SECONDS)
         for running in self._job.failed():
             self._output.say(f"{how(running)} after the last worker")
         return 0
@@ -205,9 +204,9 @@ class Supervisor:
         if self._output.failure:
             raise UserError(f"cannot write the output of the job: {self._output.failure}")
 
-    def _wait(self, deadline: float | None) -> None:
+    def _wait(self, deadline: float) -> None:
         """Waits for the next events, at most until ``deadline``, and handles them."""
-        next_event = min(self._next_look, math.inf if deadline is None else deadline)
+        next_event = min(self._next_look, deadline)
         limit = None if next_event == math.inf else max(0.0, next_event - time.monotonic())
         if self._output.is_blocked:  # processes wait as well, or the memory would fill
             has_signal = self._output.wait(self._signals.reader, limit)
@@ -237,9 +236,9 @@ class Supervisor:
         is_any_stopped = any(running.looks_stopped for running in self._job.alive())
         self._next_look = time.monotonic() + stopped.LOOK_SECONDS if is_any_stopped else math.inf
 
-    def _wait_for_ends(self, seconds: float) -> None:
+    def _wait_for(self, left: Callable[[], list[Running]], seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while self._job.alive() and time.monotonic() < deadline and not self._signals.insists:
+        while left() and time.monotonic() < deadline and not self._signals.insists:
             self._wait(deadline)
 
     def _forward(self, key: selectors.SelectorKey) -> None:
@@ -258,14 +257,11 @@ class Supervisor:
     def _end(self) -> None:
         """Ends all processes that still run."""
         may_save = self._signals.stopped_by is not None and not self._job.failed()
-        if stubborn := self._job.end(
-            self._wait_for_ends, may_save=may_save, at_once=lambda: self._signals.insists
-        ):
+        if stubborn := self._job.end(self._wait_for, may_save=may_save):
             names = ", ".join(running.process.name for running in stubborn)
             seconds = SAVING_SECONDS + GRACE_AFTER_SAVING_SECONDS if may_save else GRACE_SECONDS
-            why = f"still running {seconds:g} s after SIGTERM"
-            if self._signals.insists:
-                why = "a second signal"
+            late = f"still running {seconds:g} s after SIGTERM"
+            why = "a second signal" if self._signals.insists else late
             self._output.say(f"{why}, killed: {names}")
         self._forward_the_rest()
         self._output.close_logs()

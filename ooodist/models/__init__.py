@@ -22,7 +22,7 @@ from ooodist.models.applications import (
     ResNet50Config,
     ResNet101Config,
     ResNet152Config,
-    Vgg16Config,
+    VGG16Config,
     build_application,
 )
 from ooodist.models.base import DataDescription, ModelConfig
@@ -69,7 +69,7 @@ _ALL = (
     Registered(ResNet50Config, build_application),
     Registered(ResNet101Config, build_application),
     Registered(ResNet152Config, build_application),
-    Registered(Vgg16Config, build_application),
+    Registered(VGG16Config, build_application),
     Registered(DenseNet121Config, build_application),
     Registered(DenseNetConfig, build_densenet),
     Registered(MobileNetV2Config, build_application),

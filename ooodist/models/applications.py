@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 import keras
 
 from ooodist.errors import UserError
-from ooodist.models import checks
 from ooodist.models.base import IMAGENET, DataDescription, ModelConfig, finish
 from ooodist.models.imagenet import copy_imagenet_weights
 from ooodist.models.interface import image_input, num_outputs
+from ooodist.util.yaml_dataclass import Fraction
 
 MIN_IMAGE_SIZE = 32
 """Pixels per side: keras.applications refuses smaller images, which vanish in five halvings."""
@@ -17,11 +17,12 @@ MIN_IMAGE_SIZE = 32
 
 @dataclass(frozen=True, kw_only=True)
 class ApplicationConfig(ModelConfig):
-    """Settings common to all of these models: ``weights`` may be ``imagenet``."""
+    """Settings common to all of these models: ``weights`` may be ``imagenet``.
+
+    Each class has the name of the function in keras.applications, and Config behind it.
+    """
 
     has_imagenet_weights: ClassVar[bool] = True
-    application: ClassVar[str]
-    """The model's name in keras.applications."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -34,7 +35,6 @@ class ResNet50Config(ApplicationConfig):
     """ResNet-50 (He et al. 2015)."""
 
     name: ClassVar[str] = "resnet50"
-    application: ClassVar[str] = "ResNet50"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,6 @@ class ResNet101Config(ApplicationConfig):
     """ResNet-101 (He et al. 2015)."""
 
     name: ClassVar[str] = "resnet101"
-    application: ClassVar[str] = "ResNet101"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +49,13 @@ class ResNet152Config(ApplicationConfig):
     """ResNet-152 (He et al. 2015)."""
 
     name: ClassVar[str] = "resnet152"
-    application: ClassVar[str] = "ResNet152"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vgg16Config(ApplicationConfig):
+class VGG16Config(ApplicationConfig):
     """VGG-16 (Simonyan and Zisserman 2014), as in Keras without dropout."""
 
     name: ClassVar[str] = "vgg16"
-    application: ClassVar[str] = "VGG16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +63,6 @@ class DenseNet121Config(ApplicationConfig):
     """DenseNet-121 (Huang et al. 2016)."""
 
     name: ClassVar[str] = "densenet121"
-    application: ClassVar[str] = "DenseNet121"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +70,6 @@ class MobileNetV2Config(ApplicationConfig):
     """MobileNetV2 (Sandler et al. 2018). ``alpha`` multiplies the number of channels."""
 
     name: ClassVar[str] = "mobilenet_v2"
-    application: ClassVar[str] = "MobileNetV2"
 
     alpha: float = 1.0
 
@@ -99,14 +94,9 @@ class MobileNetV3LargeConfig(MobileNetV2Config):
     """
 
     name: ClassVar[str] = "mobilenet_v3_large"
-    application: ClassVar[str] = "MobileNetV3Large"
 
     minimalistic: bool = False
-    dropout: float = 0.2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.dropout_rate("dropout", self.dropout)
+    dropout: Fraction = 0.2
 
     @property
     def options(self) -> dict[str, Any]:
@@ -121,7 +111,7 @@ class MobileNetV3LargeConfig(MobileNetV2Config):
 
 def build_application(config: ApplicationConfig, data: DataDescription) -> keras.Model:
     """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
-    application = getattr(keras.applications, config.application)
+    application = getattr(keras.applications, type(config).__name__.removesuffix("Config"))
     inputs = image_input(config.name, data, MIN_IMAGE_SIZE)
     outputs = num_outputs(config.name, data, ("classification", "regression"))
     model = application(

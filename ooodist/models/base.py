@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Protocol
 import keras
 
 from ooodist.errors import UserError
+from ooodist.util.yaml_dataclass import Checked
 
 IMAGENET = "imagenet"
 PRETRAINING = "pretraining"  # the task of data masked_text
@@ -32,13 +33,14 @@ class DataDescription(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(Checked):
     """Settings of a model; subclasses add their sizes.
 
     ``weights``: initial weights, a ``.keras`` or ``.weights.h5`` file, or None for random ones.
     Models of keras.applications also take ``imagenet``.
     """
 
+    keys_at: ClassVar[str] = "model"
     name: ClassVar[str]
     """The model's name in YAML."""
     has_imagenet_weights: ClassVar[bool] = False
@@ -47,6 +49,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Raises UserError for a value that is invalid whatever the data."""
+        super().__post_init__()
         if self.weights is None or self.weights.endswith(WEIGHT_FILES):
             return
         if self.weights != IMAGENET:

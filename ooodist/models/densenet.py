@@ -5,13 +5,13 @@ table 1 (with bottlenecks and compression: DenseNet-BC).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import keras
 
-from ooodist.models import checks
 from ooodist.models.base import DataDescription, ModelConfig, finish
 from ooodist.models.interface import image_input, num_outputs
+from ooodist.util.yaml_dataclass import Count
 
 BLOCKS = {121: (6, 12, 24, 16), 169: (6, 12, 32, 32), 201: (6, 12, 48, 32)}
 """Layers of each dense block, by depth."""
@@ -31,13 +31,8 @@ class DenseNetConfig(ModelConfig):
 
     name: ClassVar[str] = "densenet"
 
-    depth: int = 121
-    growth_rate: int = 12
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.one_of("depth", self.depth, tuple(BLOCKS))
-        checks.at_least("growth_rate", self.growth_rate, 1)
+    depth: Literal[121, 169, 201] = 121
+    growth_rate: Count = 12
 
 
 def build_densenet(config: DenseNetConfig, data: DataDescription) -> keras.Model:

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import keras
 
-from ooodist.models import checks
 from ooodist.models.base import DataDescription, ModelConfig, finish
 from ooodist.models.interface import num_outputs, token_input, vocabulary_size
+from ooodist.util.yaml_dataclass import Count, Fraction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,17 +19,10 @@ class LstmConfig(ModelConfig):
 
     name: ClassVar[str] = "lstm"
 
-    layers: int = 1
-    width: int = 128
-    dropout: float = 0.0
-    vocabulary_size: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.at_least("layers", self.layers, 1)
-        checks.at_least("width", self.width, 1)
-        checks.dropout_rate("dropout", self.dropout)
-        checks.at_least("vocabulary_size", self.vocabulary_size, 1)
+    layers: Count = 1
+    width: Count = 128
+    dropout: Fraction = 0.0
+    vocabulary_size: Count | None = None
 
 
 def build_lstm(config: LstmConfig, data: DataDescription) -> keras.Model:

@@ -5,9 +5,10 @@ from typing import ClassVar
 
 import keras
 
-from ooodist.models import checks
+from ooodist.errors import UserError
 from ooodist.models.base import DataDescription, ModelConfig, finish
 from ooodist.models.interface import feature_input, num_outputs
+from ooodist.util.yaml_dataclass import Count, Fraction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,16 +17,19 @@ class MlpConfig(ModelConfig):
 
     name: ClassVar[str] = "mlp"
 
-    layers: tuple[int, ...] = (128, 128)
+    layers: tuple[Count, ...] = (128, 128)
     activation: str = "relu"
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for width in self.layers:
-            checks.at_least("layers", width, 1)
-        checks.activation("activation", self.activation)
-        checks.dropout_rate("dropout", self.dropout)
+        try:
+            keras.activations.get(self.activation)
+        except ValueError:
+            raise UserError(
+                f"model.activation is {self.activation!r}, which is no Keras activation; take for "
+                "example relu, gelu, tanh, silu or linear (keras.activations lists all)."
+            ) from None
 
 
 def build_mlp(config: MlpConfig, data: DataDescription) -> keras.Model:

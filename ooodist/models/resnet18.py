@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import keras
 
-from ooodist.models import checks
 from ooodist.models.base import DataDescription, ModelConfig, finish
 from ooodist.models.interface import image_input, num_outputs
+from ooodist.util.yaml_dataclass import Count
 
 EPSILON = 1.001e-5  # as keras.applications.ResNet50
 MIN_IMAGE_SIZE = 32  # pixels per side: they are halved five times
@@ -28,11 +28,7 @@ class ResNet18Config(ModelConfig):
     blocks: ClassVar[tuple[int, ...]] = (2, 2, 2, 2)
     """Blocks of each stage, of two convolutions each."""
 
-    width: int = 64
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.at_least("width", self.width, 1)
+    width: Count = 64
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,14 +4,14 @@ Source: He et al. 2015, "Deep Residual Learning for Image Recognition", section 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import keras
 
-from ooodist.models import checks
 from ooodist.models.base import DataDescription, ModelConfig, finish
 from ooodist.models.interface import image_input, num_outputs
 from ooodist.models.layers import PaddedShortcut
+from ooodist.util.yaml_dataclass import Count
 
 NUM_STAGES = 3
 
@@ -26,15 +26,9 @@ class ResNet20Config(ModelConfig):
 
     name: ClassVar[str] = "resnet20"
 
-    blocks_per_stage: int = 3
-    width: int = 16
-    normalization: str = "batch"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.at_least("blocks_per_stage", self.blocks_per_stage, 1)
-        checks.at_least("width", self.width, 1)
-        checks.one_of("normalization", self.normalization, ("batch", "layer", "none"))
+    blocks_per_stage: Count = 3
+    width: Count = 16
+    normalization: Literal["batch", "layer", "none"] = "batch"
 
 
 def build_resnet20(config: ResNet20Config, data: DataDescription) -> keras.Model:

@@ -18,7 +18,7 @@ from mpi4py import MPI
 from ooodist.compat.keras_deferred import standing_in
 from ooodist.engines.base import Engine
 from ooodist.engines.devices import seconds_of
-from ooodist.engines.mpi_messages import wait
+from ooodist.engines.mpi_messages import reduced, wait
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.cutting import Cutter
 from ooodist.pipeline.holding import Holding
@@ -260,9 +260,7 @@ class Assembly:
 
     def _most(self, seconds: float) -> float:
         """The maximum over all ranks."""
-        own, most = np.array(seconds), np.empty(())
-        wait(self.ranks.world.Iallreduce(own, most, op=MPI.MAX))
-        return float(most)
+        return float(reduced(self.ranks.world, np.array(seconds), MPI.MAX))
 
     def step(
         self, batch: Any, after_forward: Callable[[float], None] = lambda loss: None

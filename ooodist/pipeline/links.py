@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from ooodist.engines.mpi_messages import wait
+from ooodist.engines.mpi_messages import reduced, wait
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.buckets import Bucket
 from ooodist.pipeline.runtime.runtime import Boundary
@@ -30,8 +30,10 @@ TAG = 0  # also used by steps, none of which runs now
 
 
 def measure_link(world: MPI.Comm) -> Link:
-    """Returns on rank 0 the link between the first and the last rank, which are the least likely to
-    share a host; on others a link that takes no time. All ranks call it."""
+    """Measures the link between the first and the last rank, the least likely to share a host.
+
+    All ranks call it. It is known on rank 0; on others, the link takes no time.
+    """
     last = world.size - 1
     seconds = [0.0, 0.0]
     for number, size in enumerate(LINK_BYTES):
@@ -82,10 +84,7 @@ def gather_costs(
     for number, cost in own.items():
         exchange, cpu = exchanges[number]
         table[number] = astuple(replace(cost, exchange=exchange, exchange_cpu=cpu))
-    total = np.empty_like(table)
-    wait(ranks.world.Iallreduce(table, total, op=MPI.SUM))
-    most = np.empty_like(table)
-    wait(ranks.world.Iallreduce(table, most, op=MPI.MAX))
+    total, most = (reduced(ranks.world, table, each) for each in (MPI.SUM, MPI.MAX))
     costs = [_cost(*rows) for rows in zip(total / ranks.replicas, most, strict=True)]
     seconds = _message_seconds(transport, ranks, rank_of, boundaries)
     for number, one_way in enumerate(seconds):
@@ -121,8 +120,7 @@ def _message_seconds(
                 for _ in range(ROUNDS):
                     _pong(transport, ends[0], there, back)
         wait(ranks.world.Ibarrier())
-    total = np.empty_like(found)
-    wait(ranks.world.Iallreduce(found, total, op=MPI.SUM))
+    total = reduced(ranks.world, found, MPI.SUM)
     return [float(seconds) for seconds in total / ranks.replicas]
 
 
@@ -140,8 +138,7 @@ def _exchange_seconds(
         found[number] = alone, 0.0
         # A single bucket has nothing beside it; and what a GPU computes needs no processor.
         is_beside = len(buckets) > 1 and not tf.config.get_visible_devices("GPU")
-        own, longest = np.array(alone if is_beside else 0.0), np.empty(())
-        wait(ranks.world.Iallreduce(own, longest, op=MPI.MAX))
+        longest = reduced(ranks.world, np.array(alone if is_beside else 0.0), MPI.MAX)
         if longest >= LEAST_SUM_SECONDS:
             rounds = [
                 _sum_beside(transport, ranks, arrays, float(longest)) for _ in range(SUM_ROUNDS)

@@ -43,7 +43,7 @@ TIMED_STEPS = 9
 MEASURED_STEPS = 7  # the first does not count
 
 
-class Job(live.Job, Protocol):
+class TrainedPipeline(live.LiveTraining, Protocol):
     """A pipeline that trains."""
 
     def train(self, batches: Sequence[Batch]) -> Logs:
@@ -75,9 +75,11 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
         plan: the fastest plan known.
     """
 
-    def __init__(self, engine: Engine, job: Job, plan: PipelinePlan, *, share: float) -> None:
+    def __init__(
+        self, engine: Engine, job: TrainedPipeline, plan: PipelinePlan, *, share: float
+    ) -> None:
         super().__init__(engine, job, share, "pipeline")
-        self._job: Job = job
+        self._job: TrainedPipeline = job
         self._known: dict[str, PipelinePlan] = {}
         self._add(plan)
         self.plan = self._carried_out = plan

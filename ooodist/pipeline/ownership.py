@@ -25,7 +25,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ooodist.compat.keras_model import frozen_weights
-from ooodist.engines.mpi_messages import wait
+from ooodist.engines.mpi_messages import reduced
 from ooodist.errors import UserError
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import Stage
@@ -125,14 +125,10 @@ def average_statistics(weights: Holders, ranks: Ranks) -> None:
     if ranks.replicas == 1 or not own:
         return
     sums = np.array([checksum(variable) for variable in own], np.int64)
-    lowest, highest = np.empty_like(sums), np.empty_like(sums)
-    wait(ranks.peers.Iallreduce(sums, lowest, op=MPI.MIN))
-    wait(ranks.peers.Iallreduce(sums, highest, op=MPI.MAX))
+    lowest, highest = (reduced(ranks.peers, sums, each) for each in (MPI.MIN, MPI.MAX))
 
     def mean(flat: np.ndarray) -> np.ndarray:
-        total = np.empty_like(flat)
-        wait(ranks.peers.Iallreduce(flat, total, op=MPI.SUM))
-        return total / ranks.replicas
+        return reduced(ranks.peers, flat, MPI.SUM) / ranks.replicas
 
     different = [v for v, differs in zip(own, lowest != highest, strict=True) if differs]
     reduce_together(different, mean)
@@ -159,9 +155,8 @@ def check_copies(weights: Holders, ranks: Ranks) -> None:
     sums = [checksum(v) if own else 0 for (v, _), own in zip(trained, is_own, strict=True)]
     at_least = np.where(is_own, sums, _NOWHERE.max).astype(np.int64)
     at_most = np.where(is_own, sums, _NOWHERE.min).astype(np.int64)
-    lowest, highest = np.empty_like(at_least), np.empty_like(at_most)
-    wait(ranks.world.Iallreduce(at_least, lowest, op=MPI.MIN))
-    wait(ranks.world.Iallreduce(at_most, highest, op=MPI.MAX))
+    lowest = reduced(ranks.world, at_least, MPI.MIN)
+    highest = reduced(ranks.world, at_most, MPI.MAX)
     for (variable, holders), differs in zip(trained, lowest != highest, strict=True):
         if differs:
             raise UserError(

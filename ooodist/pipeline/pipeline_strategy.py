@@ -19,7 +19,7 @@ from mpi4py import MPI
 from ooodist.checkpoint.parallel_write import spread
 from ooodist.compat.keras_deferred import standing_in
 from ooodist.compat.keras_model import build_with
-from ooodist.engines.mpi import MpiEngine
+from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.pipeline.assembly import Assembly, assemble
 from ooodist.pipeline.batches import whole_microbatches
@@ -37,6 +37,7 @@ from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan
 from ooodist.planner.pipeline.simulate import MeasuredRun
 from ooodist.settings.training import Training
+from ooodist.step.all_ranks.batch_norm import synchronized_layers
 from ooodist.step.execution import Batch, Run
 from ooodist.step.finiteness.skipping import changed_by_forward
 from ooodist.step.optimizer import without_scaling
@@ -47,8 +48,8 @@ from ooodist.util.patience import LEAST_SECONDS, Patience
 SCHEDULE_NAME = "schedule.csv"
 
 
-def check_model(model: keras.Model) -> None:
-    """Raises UserError if a model cannot be trained in a pipeline."""
+def check_model(model: keras.Model, replicas: int) -> None:
+    """Raises UserError if a model cannot be trained in so many pipelines."""
     if not model.compiled:
         raise UserError(f"model {model.name} is not compiled; compile it before ooodist.pipelined")
     if hasattr(without_scaling(model.optimizer), "optimizers"):  # MultiOptimizer
@@ -66,17 +67,18 @@ def check_model(model: keras.Model) -> None:
             f"model {model.name} runs eagerly, so that it has no graph that could be split; "
             "compile it with run_eagerly=False"
         )
+    if replicas > 1 and (layers := synchronized_layers(model)):
+        raise UserError(
+            f"layer {layers[0].name} is a BatchNormalization with synchronized=True, but data is "
+            f"{replicas}: pipelines normalize each micro-batch by itself; take synchronized=False"
+        )
 
 
 class Pipeline(Strategy):
     """The strategy of :func:`ooodist.pipelined`.
 
-    Args:
-        training: what the user has asked for, with ``parallel``.
-        timeout: seconds that a rank waits for a message; None: as long as steps take, and more.
-
     Attributes:
-        parallel: as given.
+        parallel: how layers and samples are divided among the ranks.
         ranks: the position of this rank among all.
         assembly: stages and schedule; None until the first batch is known.
         ran: this rank's actions in the last step, with times.
@@ -86,25 +88,17 @@ class Pipeline(Strategy):
     has_whole_model = has_whole_optimizer = False
     evaluates_in_stages = True
 
-    def __init__(
-        self,
-        model: keras.Model,
-        engine: MpiEngine,
-        training: Training,
-        timeout: float | None,
-    ) -> None:
-        super().__init__(model, engine, arguments=training.arguments, on_nan=training.on_nan)
+    def __init__(self, model: keras.Model, engine: Engine, training: Training) -> None:
         assert training.parallel is not None
-        parallel = training.parallel
-        self.engine: MpiEngine = engine
-        self.parallel = parallel
-        self.ranks = make_ranks(engine, parallel.pipeline, parallel.data)
+        self.parallel = parallel = training.parallel
+        check_model(model, parallel.data)
+        super().__init__(model, engine, training)
+        self.ranks = make_ranks(engine.world, parallel.pipeline, parallel.data)
         self._record_world = self.ranks.world.Dup()  # one for all plans, as none is ever freed
         self.holding = Holding(model, engine, self.ranks)
         self.assembly: Assembly | None = None
         self.ran: list[MeasuredRun] = []
-        self._patience = Patience(timeout, expected=LEAST_SECONDS)  # they are traced
-        self._planning = training.planning
+        self._patience = Patience(training.timeout, expected=LEAST_SECONDS)  # they are traced
         self._swaps_schedules = training.elastic is None
         self._live: LiveSchedule | None = None
         self._unused: list[MPI.Comm] = []  # communicators of stages that were replaced
@@ -144,13 +138,14 @@ class Pipeline(Strategy):
             UserError: the model cannot be split, or does not fit into the memory limit.
         """
         model = self.model
-        check_model(model)
+        check_model(model, self.parallel.data)
         self.close()
         for communicator in self._unused:  # not in close, which a rank may call on its own
             communicator.Free()
         self._unused.clear()
         self.broadcast(batch)
-        is_live = self.parallel.schedule == AUTO and self._planning.trial and self._swaps_schedules
+        planning = self.training.planning
+        is_live = self.parallel.schedule == AUTO and planning.trial and self._swaps_schedules
         with explaining_lack_of_memory(f"rank {self.engine.rank} makes and measures its stages"):
             self.assembly = assemble(
                 model,
@@ -164,8 +159,7 @@ class Pipeline(Strategy):
                 skips=self.watch.skipping is not None,
             )
         if is_live and self.ranks.pipeline.size > 1:  # one rank alone never waits
-            share = self._planning.share
-            self._live = LiveSchedule(self.engine, self, self.assembly.plan, share=share)
+            self._live = LiveSchedule(self.engine, self, self.assembly.plan, share=planning.share)
         stages, rank_of = self.assembly.stages, self.assembly.plan.schedule.rank_of
         self._order_dependent = order_dependent_stages(stages, rank_of)
         self._record = Record(

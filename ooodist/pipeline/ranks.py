@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from mpi4py import MPI
 
-from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
 
 
@@ -59,20 +58,19 @@ class Ranks:
         return self.world.Split(color, self.world.rank)
 
 
-def make_ranks(engine: MpiEngine, pipeline: int, data: int) -> Ranks:
+def make_ranks(world: MPI.Comm, pipeline: int, data: int) -> Ranks:
     """Places all ranks on a grid of pipelines times stages.
 
     Args:
-        engine: knows the ranks.
+        world: of all ranks.
         pipeline: ranks per pipeline.
         data: number of pipelines.
 
     Raises:
         UserError: the number of ranks that were started is not pipeline x data.
     """
-    check_started(engine.size, pipeline, data)
-    world = engine.world
-    replica, position = divmod(engine.rank, pipeline)
+    check_started(world.size, pipeline, data)
+    replica, position = divmod(world.rank, pipeline)
     return Ranks(
         world, world.Split(replica, position), world.Split(position, replica), replica, data
     )

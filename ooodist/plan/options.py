@@ -9,6 +9,7 @@ from pathlib import Path
 from ooodist.engines.kinds import kinds
 from ooodist.engines.kinds.horovod import Horovod
 from ooodist.errors import UserError
+from ooodist.planner.data_parallel.plan import RankSetting
 from ooodist.planner.pipeline.plan import AUTO, NAMES
 from ooodist.util import quantity
 from ooodist.util.program import Parser
@@ -70,12 +71,21 @@ ALL = "all"
 DESCRIBED_ENGINES = [name for name, kind in kinds().items() if kind.sums]
 DEFAULT_ENGINE = Horovod.name  # for a described cluster
 DEFAULT_LATENCY = "50us"  # for described links: two hosts and a switch between them
-DEFAULT_OUTPUT = "runs/plan"  # if there is no job with an output folder
-FOLDER_NAME = "plan"  # within the job's output folder
+_DEFAULT_OUTPUT = "runs"  # if there is no job with an output folder
+_FOLDER_NAME = "plan"  # within the output folder
+# The options with whole numbers; the least that they allow.
+_LEAST = {
+    "workers": 2,
+    **dict.fromkeys(("hosts", "devices", "servers", "steps_per_execution"), 1),
+    **dict.fromkeys(("pipeline", "data", "microbatches", "chunks"), 1),
+}
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parses a command line, without checking most values. Raises UserError."""
+    """Parses a command line: whole numbers, also in lists without repetitions, and bytes of memory.
+
+    Other values are as they were given. Raises UserError.
+    """
     parser = Parser(
         prog="python -m ooodist.plan",
         description="Measure a job, plan its order and exchanges, or the schedule of its pipeline, "
@@ -87,7 +97,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add(
         "--set",
         metavar="KEY=VALUE",
-        dest="overrides",
         action="append",
         default=[],
         help="override a key of the job, such as batch=32; may be repeated",
@@ -110,7 +119,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add(
         "--output",
         metavar="DIR",
-        help=f"folder for the files (default: the job's output/{FOLDER_NAME})",
+        help=f"folder for the files (default: the job's output/{_FOLDER_NAME})",
     )
 
     add = parser.add_argument_group("data parallel").add_argument
@@ -142,6 +151,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "that would be waited for, in float16 (default: the job's exchange.wire)",
     )
     add(
+        "--low-rank",
+        metavar="RANK",
+        help="also find the best plan that sends gradients as two thin matrices: all, of so many "
+        "columns, or (auto) those that would be waited for, of as many as there is time for "
+        "(default: the job's exchange.low_rank)",
+    )
+    add(
         "--carried",
         action="store_true",
         help="also find the best plan that leaves exchanges to the next call, where each layer "
@@ -170,7 +186,34 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help=f"{AUTO}, {', '.join(NAMES)}, or CSV files, which may be PyTorch's "
         f"(torch.distributed.pipelining); default: {ALL} with a name",
     )
-    return parser.parse_args(arguments)
+    given = dict(vars(parser.parse_args(arguments)))
+    for key, least in _LEAST.items():
+        name, value = f"--{key.replace('_', '-')}", given[key]
+        if isinstance(value, list):
+            numbers = [whole_number(text, name, least=least) for text in value]
+            given[key] = list(dict.fromkeys(numbers))
+        elif value is not None:
+            given[key] = whole_number(value, name, least=least)
+    given["memory"] = given["memory"] and parse_memory(given["memory"])
+    given["low_rank"] = parse_low_rank(given["low_rank"])
+    return argparse.Namespace(**given)
+
+
+def output_of(options: argparse.Namespace, output: str = _DEFAULT_OUTPUT) -> Path:
+    """The folder for the files; by default in the output folder of a job."""
+    return Path(options.output or Path(output) / _FOLDER_NAME)
+
+
+def joined(values: Sequence[object]) -> str:
+    """The values of an option, as they were given."""
+    return " ".join(map(str, values))
+
+
+def parse_low_rank(text: str | None) -> RankSetting:
+    """The value of --low-rank. Raises UserError."""
+    if text is None or text == "auto":
+        return None if text is None else "auto"
+    return whole_number(text, "--low-rank", least=1)
 
 
 def parse_memory(text: str) -> int:

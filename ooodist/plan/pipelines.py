@@ -4,43 +4,23 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ooodist.config.job import Config
-from ooodist.engines import detect
-from ooodist.engines.kinds import find
-from ooodist.engines.kinds.local import Local
 from ooodist.errors import UserError
-from ooodist.plan.hosts import described_hosts
-from ooodist.plan.options import (
-    ALL,
-    DEFAULT_LATENCY,
-    DEFAULT_OUTPUT,
-    FOLDER_NAME,
-    parse_memory,
-)
+from ooodist.plan.described import described_hosts, described_link
+from ooodist.plan.measuring import in_this_process
+from ooodist.plan.options import ALL, output_of
 from ooodist.plan.sizes import settings_of, with_devices_of
-from ooodist.planner.cluster import parse_bandwidth, parse_latency
-from ooodist.planner.pipeline.layer_costs import (
-    LayerCost,
-    Link,
-    ModelCosts,
-    merged,
-    read_model_costs,
-)
+from ooodist.planner.pipeline.layer_costs import ModelCosts, read_model_costs
 from ooodist.planner.pipeline.plan import AUTO, NAMES
 from ooodist.report.pipeline.outcomes import PipelineSubject, Setting
 from ooodist.report.still_running import still_running
 from ooodist.settings.sections import ParallelConfig
 from ooodist.util import strict_yaml, yaml_dataclass
 from ooodist.util.program import refuse_given
-
-if TYPE_CHECKING:
-    from ooodist.engines.base import Engine  # imports TensorFlow
 
 logger = logging.getLogger("ooodist")
 
@@ -71,7 +51,15 @@ def check_options(options: argparse.Namespace) -> None:
     """Raises UserError for options of data-parallel training."""
     refuse_given(
         options,
-        ("--workers", "--servers", "--steps-per-execution", "--carried", "--wire", "--engine"),
+        (
+            "--workers",
+            "--servers",
+            "--steps-per-execution",
+            "--carried",
+            "--wire",
+            "--low-rank",
+            "--engine",
+        ),
         "{} is of data parallel training, and this is a pipeline, whose ranks are --pipeline or "
         "parallel.pipeline, and its replicas --data; leave the one or the other out",
     )
@@ -98,8 +86,8 @@ def check_kind_of_costs(options: argparse.Namespace) -> None:
         _refuse_without_pipeline(options)
 
 
-def plan_costs(options: argparse.Namespace) -> int:
-    """Plans from the costs in a file and returns the exit code. Raises UserError."""
+def plan_costs(options: argparse.Namespace) -> str:
+    """Plans from the costs in a file and returns the text to print. Raises UserError."""
     check_options(options)
     costs = read_model_costs(options.costs)
     settings = settings_of(options, ParallelConfig(data=costs.replicas))
@@ -110,11 +98,14 @@ def plan_costs(options: argparse.Namespace) -> int:
         {setting.microbatches: costs for setting in settings},
         hosts=described_hosts(options, costs.link),
     )
-    return _plan(subject, settings, names, Path(options.output or DEFAULT_OUTPUT))
+    return _plan(subject, settings, names, output_of(options))
 
 
-def plan_job(options: argparse.Namespace, config: Config) -> int:
-    """Measures the layers of a job, plans, and returns the exit code. Raises UserError."""
+def plan_job(options: argparse.Namespace, config: Config) -> tuple[int, str]:
+    """Measures the layers of a job and plans; returns the exit code and the text to print.
+
+    There is no text if measuring has failed. Raises UserError.
+    """
     check_options(options)
     parallel = config.parallel or ParallelConfig()
     if parallel.devices is not None:
@@ -135,24 +126,24 @@ def plan_job(options: argparse.Namespace, config: Config) -> int:
     empty = ModelCosts((), recompute=parallel.recompute)
     described = _described(options, empty, parallel.memory_bytes)
     hosts = described_hosts(options, described.link)
-    engine, reason = detect.detect(os.environ)
-    if not find(engine).is_alone:
-        raise UserError(
-            f"a pipeline is planned in one process, but this one was started for engine {engine} "
-            f"({reason}); start it with plain python"
-        )
-    output = Path(options.output or Path(config.output) / FOLDER_NAME)
-    alone = replace(
-        config, engine=Local.name, workers=None, parallel=None, batch=size or config.batch
+    output = output_of(options, config.output)
+    config = replace(config, parallel=None, batch=size or config.batch)
+    config = in_this_process(
+        config, "a pipeline is planned in one process, but this one", "start it with plain python"
     )
-    code, name, measured = _measure(alone, parallel.split, [1] if size else numbers, output)
+    # Imported late, because it imports TensorFlow, which takes seconds.
+    from ooodist.job import measurement
+
+    code, name, measured = measurement.measure_layers_of(
+        config, parallel.split, [1] if size else numbers, output
+    )
     if code:
-        return code
+        return code, ""
     costs = {
         number: replace(described, layers=measured[1 if size else number]) for number in numbers
     }
     subject = PipelineSubject(f"{name}, batch {samples}", costs, batches, hosts)
-    return _plan(subject, settings, names, output)
+    return 0, _plan(subject, settings, names, output)
 
 
 def _split(samples: int, microbatches: int) -> int:
@@ -166,53 +157,15 @@ def _split(samples: int, microbatches: int) -> int:
     return samples // microbatches
 
 
-def _measure(
-    config: Config, split: Sequence[str] | None, numbers: Sequence[int], output: Path
-) -> tuple[int, str, dict[int, tuple[LayerCost, ...]]]:
-    """Measures layers; returns the exit code, the model's name, and the layers' costs.
-
-    Args:
-        config: a job for one process.
-        split: names of layers that begin a stage, to merge each stage's layers; None: all separate.
-        numbers: numbers of micro-batches; the layers are measured, and returned, for each.
-        output: the folder that will be written, which is checked first.
-    """
-    # Imported late, because they import TensorFlow, which takes seconds.
-    from ooodist.job.preparation import check_writable, load_and_build
-    from ooodist.job.run import on_all_ranks
-    from ooodist.pipeline.layers.measure import measure_layers
-    from ooodist.pipeline.stages import calls_of, parts_of_split
-
-    model_names: list[str] = []
-    measured: dict[int, tuple[LayerCost, ...]] = {}
-
-    def work(engine: Engine) -> None:
-        check_writable(output)
-        data, _, model = load_and_build(config, engine)
-        batch = next(iter(data.train))
-        model_names.append(model.name)
-        parts = None if split is None else parts_of_split(calls_of(model), split)
-        for number in numbers:
-            logger.info("measuring the layers of %s for m=%d", model.name, number)
-            with still_running("measuring the layers"):
-                layers = measure_layers(model, batch, number)
-            measured[number] = layers if parts is None else merged(layers, parts)
-
-    code = on_all_ranks(config, work)
-    return code, "".join(model_names), measured
-
-
 def _plan(
     subject: PipelineSubject, settings: Sequence[Setting], names: Sequence[str], output: Path
-) -> int:
+) -> str:
     # Imported late, as Matplotlib loads slowly and errors in the options need not wait for it.
     from ooodist.report.pipeline.planned import plan_pipelines
 
     logger.setLevel(logging.INFO)
     with still_running("simulating and drawing schedules"):
-        text = plan_pipelines(subject, settings, names, output)
-    print(text, flush=True)
-    return 0
+        return plan_pipelines(subject, settings, names, output)
 
 
 def _names(options: argparse.Namespace, parallel: ParallelConfig) -> list[str]:
@@ -231,25 +184,11 @@ def _names(options: argparse.Namespace, parallel: ParallelConfig) -> list[str]:
 
 def _described(options: argparse.Namespace, costs: ModelCosts, limit: int | None) -> ModelCosts:
     """The costs with the options' link and memory limit; ``limit`` is the default limit."""
-    if options.memory is not None:
-        limit = parse_memory(options.memory)
-    if options.latency is not None and options.bandwidth is None:
-        raise UserError(
-            "--latency describes links, which need --bandwidth as well; give --bandwidth 10Gbit "
-            "--latency 30us, or none of them"
-        )
-    if options.bandwidth is None:
-        return replace(costs, memory_limit=limit)
-    if len(options.bandwidth) > 1:
-        raise UserError(
-            f"--bandwidth is {' '.join(options.bandwidth)}, but a pipeline is planned for links of "
-            "one kind; give one"
-        )
-    link = Link(
-        parse_latency(options.latency or DEFAULT_LATENCY, "--latency"),
-        8.0 / parse_bandwidth(options.bandwidth[0], "--bandwidth"),
-    )
-    return replace(costs, link=link, links=None, replica_link=None, memory_limit=limit)
+    costs = replace(costs, memory_limit=options.memory or limit)
+    link = described_link(options)
+    if link is None:
+        return costs
+    return replace(costs, link=link, links=None, replica_link=None)
 
 
 def _refuse_without_pipeline(options: argparse.Namespace) -> None:

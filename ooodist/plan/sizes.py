@@ -17,8 +17,7 @@ from dataclasses import replace
 from itertools import product
 
 from ooodist.errors import UserError
-from ooodist.plan.hosts import number_of_devices
-from ooodist.plan.options import whole_number
+from ooodist.plan.options import joined
 from ooodist.planner.pipeline.plan import chunks_of_split
 from ooodist.planner.placement.division import ways_to_divide
 from ooodist.report.pipeline.outcomes import Setting
@@ -37,18 +36,14 @@ def settings_of(options: argparse.Namespace, parallel: ParallelConfig) -> list[S
     Raises:
         UserError: the options contradict each other or the job, or say too little.
     """
-    ranks = _numbers(options.pipeline, "--pipeline")
-    replicas = _numbers(options.data, "--data")
     microbatches = _microbatches(options, parallel)
     if options.devices:
-        (total,) = microbatches
-        sizes = _divided(options, parallel, ranks, replicas, total)
+        sizes = _divided(options, parallel, microbatches[0])
     else:
+        ranks, replicas = options.pipeline or [parallel.pipeline], options.data or [parallel.data]
         sizes = [
             Setting(rank, number, replicas=data)
-            for rank, number, data in product(
-                ranks or [parallel.pipeline], microbatches, replicas or [parallel.data]
-            )
+            for rank, number, data in product(ranks, microbatches, replicas)
         ]
     is_sharded = options.shard_optimizer or parallel.shard_optimizer
     if options.shard_optimizer and all(size.replicas == 1 for size in sizes):
@@ -71,9 +66,9 @@ def with_devices_of(
     themselves how large pipelines are; and the job's settings without them."""
     given = dict(vars(options))
     if not (options.pipeline or options.data or options.hosts):
-        given["devices"] = options.devices or str(parallel.devices)
+        given["devices"] = options.devices or parallel.devices
     if given["devices"]:
-        given["microbatches"] = options.microbatches or [str(parallel.microbatches)]
+        given["microbatches"] = options.microbatches or [parallel.microbatches]
     # Without devices, it would need replicas, which the options have yet to say.
     given["shard_optimizer"] = options.shard_optimizer or parallel.shard_optimizer
     return argparse.Namespace(**given), replace(parallel, devices=None, shard_optimizer=False)
@@ -81,10 +76,10 @@ def with_devices_of(
 
 def _microbatches(options: argparse.Namespace, parallel: ParallelConfig) -> list[int]:
     """The micro-batches of a pipeline, or with ``--devices`` those of all replicas."""
-    given = _numbers(options.microbatches, "--microbatches")
+    given: list[int] = options.microbatches or []
     if options.devices and len(given) > 1:
         raise UserError(
-            f"--microbatches is {' '.join(options.microbatches)}, but --devices divides the "
+            f"--microbatches is {joined(given)}, but --devices divides the "
             "micro-batches of one step among replicas; give one number"
         )
     if given:
@@ -98,19 +93,15 @@ def _microbatches(options: argparse.Namespace, parallel: ParallelConfig) -> list
 
 
 def _divided(
-    options: argparse.Namespace,
-    parallel: ParallelConfig,
-    ranks: Sequence[int],
-    replicas: Sequence[int],
-    microbatches: int,
+    options: argparse.Namespace, parallel: ParallelConfig, microbatches: int
 ) -> list[Setting]:
     """All ways to divide devices and micro-batches, of those that the options allow."""
-    devices = number_of_devices(options)
+    devices = options.devices * (options.hosts or [1])[0]  # without hosts, they are of one
     pairs = ways_to_divide(devices)
     wanted = [
         (rank, data)
         for rank, data in pairs
-        if (not ranks or rank in ranks) and (not replicas or data in replicas)
+        if rank in (options.pipeline or [rank]) and data in (options.data or [data])
     ]
     if not wanted:
         possible = ", ".join(f"{rank} x {data}" for rank, data in pairs)
@@ -151,15 +142,10 @@ def _chunks(
 ) -> Sequence[int | None]:
     """The numbers of stages per rank."""
     if parallel.split is None:
-        return _numbers(options.chunks, "--chunks") or [parallel.chunks]
+        return options.chunks or [parallel.chunks]
     if options.chunks:
         raise UserError(
-            f"--chunks is {' '.join(options.chunks)}, but parallel.split says what the stages are; "
+            f"--chunks is {joined(options.chunks)}, but parallel.split says what the stages are; "
             "leave the one or the other out"
         )
     return [chunks_of_split(len(parallel.split) + 1, ranks)]
-
-
-def _numbers(words: Sequence[str] | None, name: str) -> list[int]:
-    """The distinct numbers in ``words``; empty without any."""
-    return list(dict.fromkeys(whole_number(word, name, least=1) for word in words or ()))

@@ -45,6 +45,8 @@ class WeightCost:
         update_seconds: seconds that its update occupies the compute stream.
         row_bytes: of the gradient of an embedding, the bytes of the rows that one rank's batch has,
             if it may travel as such (ooodist.planner.rows); 0: it is dense.
+        columns: of the gradient as a matrix, m; 0: it is none. (A convolution's kernel has one for
+            each output.)
     """
 
     name: str
@@ -52,6 +54,7 @@ class WeightCost:
     dtype: str = "float32"
     update_seconds: Seconds = 0.0
     row_bytes: Bytes = 0
+    columns: Annotated[int, Range(0)] = 0
 
 
 @dataclass(frozen=True)

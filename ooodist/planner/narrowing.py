@@ -1,53 +1,82 @@
-"""Which gradients travel in 16 bits: all of a plan's, or those whose time would be waited for."""
+"""How each gradient travels: in full width, or in fewer bytes where its time would be waited for.
+
+In the order of what is sent: in low rank of 2, 4, 8, 16, 32, in 16 bits, in full width.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
-from ooodist.planner.costs import StepCosts
-from ooodist.planner.data_parallel.plan import Plan, Wire
+from ooodist.planner.costs import StepCosts, WeightCost
+from ooodist.planner.data_parallel.plan import InLowRank, Plan, Wire
+from ooodist.planner.low_rank import can_be_thin
 from ooodist.planner.wire import is_narrowed
 
-LEAST_GAIN = 0.05  # of a step's time: 16 bits change the numbers, so they must be worth it
-TOLERANCE = 0.01  # how much slower, relatively, a step may be that sends more in full width
+LEAST_GAIN = 0.05  # of a step's time: fewer bytes change the numbers, so they must be worth it
+TOLERANCE = 0.01  # how much slower, relatively, a step may be that sends more
+
+Width: TypeAlias = Wire | int | None  # a dtype of 16 bits, a rank, or the gradient's own
+Group: TypeAlias = tuple[str, ...]  # the weights of an exchange, which travel alike
 
 
-def all_narrow(plan: Plan, costs: StepCosts, wire: Wire) -> Plan:
-    """The plan with all gradients in 16 bits that can travel so."""
-    names = {weight.name for weight in costs.weights if is_narrowed(weight)}
-    exchanged = (name for exchange in plan.exchanges for name in exchange.weights)
-    return replace(
-        plan, wire=wire, narrow=tuple(name for name in dict.fromkeys(exchanged) if name in names)
-    )
-
-
-def narrow_where_exposed(
-    exact: Plan, narrow: Plan, costs: StepCosts, seconds: Callable[[Plan], float]
-) -> Plan:
-    """A plan in which only those gradients travel in 16 bits that would be waited for.
-
-    It is ``exact`` unless 16 bits make a step shorter by at least LEAST_GAIN. Otherwise all of what
-    is hidden anyway travels in full width, as far as a step stays within TOLERANCE of the shortest.
+def all_in(plan: Plan, costs: StepCosts, width: Wire | int, others: Wire | None = None) -> Plan:
+    """The plan with all gradients in 16 bits or in low rank that can travel so.
 
     Args:
-        exact: the best plan in which nothing is narrow.
-        narrow: the best plan in which everything is.
+        plan: sends all in full width.
+        costs: costs of the step.
+        width: how.
+        others: the 16 bits for those that cannot travel in low rank; None: their own width.
+    """
+    wire = others if isinstance(width, int) else width
+    plan = _in_width(replace(plan, wire=wire), _groups(plan), costs, width)
+    if wire in (None, width):
+        return plan
+    full = [group for group in _groups(plan) if _widths(plan)[group[0]] is None]
+    return _in_width(plan, full, costs, wire)
+
+
+def wide_where_hidden(
+    exact: Plan,
+    shortest: Plan,
+    widths: Sequence[Width],
+    costs: StepCosts,
+    seconds: Callable[[Plan], float],
+) -> Plan:
+    """A plan in which gradients travel in as many bytes as a step has time for.
+
+    It is ``exact`` unless fewer bytes make a step shorter by at least LEAST_GAIN. Otherwise each
+    gradient has the first of the widths, then as many as possible the second, and so on, as far as
+    a step stays within TOLERANCE of the shortest. All get wider together, as each width saves less
+    of a gradient than the one before.
+
+    Args:
+        exact: the best plan in which all have full width.
+        shortest: the best plan in which all that can have the first of the widths.
+        widths: from the fewest bytes to the most, which is None.
         costs: costs of the step.
         seconds: of a step of a plan; infinite if that has too little memory.
     """
-    assert narrow.wire is not None
-    same_order = replace(exact, wire=narrow.wire, narrow=narrow.narrow)
-    shortest = min(seconds(narrow), seconds(same_order))
-    if shortest > (1 - LEAST_GAIN) * seconds(exact):
+    first = widths[0]
+    assert first is not None
+    same_order = all_in(exact, costs, first, shortest.wire)
+    least = min(seconds(shortest), seconds(same_order))
+    if least > (1 - LEAST_GAIN) * seconds(exact):
         return exact
-    worst = shortest * (1 + TOLERANCE)
-    found = [
-        _widened(plan, list(dict.fromkeys(e.weights for e in plan.exchanges)), seconds, worst)
-        for plan in (same_order, narrow)
-        if seconds(plan) <= worst
-    ]
-    return min(found, key=lambda plan: narrow_bytes(plan, costs))
+    worst = least * (1 + TOLERANCE)
+    found = []
+    for plan in (same_order, shortest):
+        if seconds(plan) <= worst:
+            groups = [group for group in _groups(plan) if _widths(plan)[group[0]] is not None]
+            for width in widths[1:]:
+                able = [group for group in groups if _can_travel(group, plan, costs, width)]
+                plan = _widened(plan, able, costs, width, seconds, worst)
+                now = _widths(plan)
+                groups = [g for g in groups if g not in able or now[g[0]] == width]
+            found.append(plan)
+    return min(found, key=lambda plan: _lost(plan, costs))
 
 
 def narrow_bytes(plan: Plan, costs: StepCosts) -> int:
@@ -56,19 +85,73 @@ def narrow_bytes(plan: Plan, costs: StepCosts) -> int:
     return sum(weight.num_bytes for weight in costs.weights if weight.name in narrow)
 
 
+def _lost(plan: Plan, costs: StepCosts) -> float:
+    """What a plan does not send; a measure to compare those of equal speed by."""
+    sizes = {weight.name: weight.num_bytes for weight in costs.weights}
+    thin = ((1 + 1 / group.rank, name) for group in plan.low_rank for name in group.weights)
+    return narrow_bytes(plan, costs) / 2 + sum(share * sizes[name] for share, name in thin)
+
+
 def _widened(
     plan: Plan,
-    groups: Sequence[tuple[str, ...]],
+    groups: Sequence[Group],
+    costs: StepCosts,
+    width: Width,
     seconds: Callable[[Plan], float],
     worst: float,
 ) -> Plan:
-    """Sends as many of these groups of weights in full width as the time allows."""
-    names = {name for group in groups for name in group}
-    wider = replace(plan, narrow=tuple(name for name in plan.narrow if name not in names))
+    """Sends as many of these groups of weights in this width as the time allows."""
+    wider = _in_width(plan, groups, costs, width)
     if wider == plan or seconds(wider) <= worst:
         return wider
     if len(groups) == 1:
         return plan
     half = len(groups) // 2  # the first are exchanged beside what is still to be computed
-    plan = _widened(plan, groups[:half], seconds, worst)
-    return _widened(plan, groups[half:], seconds, worst)
+    plan = _widened(plan, groups[:half], costs, width, seconds, worst)
+    return _widened(plan, groups[half:], costs, width, seconds, worst)
+
+
+def _groups(plan: Plan) -> list[Group]:
+    return list(dict.fromkeys(exchange.weights for exchange in plan.exchanges))
+
+
+def _widths(plan: Plan) -> dict[str, Width]:
+    """How the gradient of each weight travels, in the order of the exchanges."""
+    widths: dict[str, Width] = {name: None for group in _groups(plan) for name in group}
+    widths.update(dict.fromkeys(plan.narrow, plan.wire))
+    for group in plan.low_rank:
+        widths.update(dict.fromkeys(group.weights, group.rank))
+    return widths
+
+
+def _in_width(plan: Plan, groups: Iterable[Group], costs: StepCosts, width: Width) -> Plan:
+    """The plan with those of these groups in this width that can travel so."""
+    widths = _widths(plan)
+    for group in groups:
+        if _can_travel(group, plan, costs, width):
+            widths.update(dict.fromkeys(group, width))
+    ranks = sorted({rank for rank in widths.values() if isinstance(rank, int)})
+    return replace(
+        plan,
+        narrow=tuple(name for name, own in widths.items() if isinstance(own, str)),
+        low_rank=tuple(
+            InLowRank(rank, tuple(name for name, own in widths.items() if own == rank))
+            for rank in ranks
+        ),
+    )
+
+
+def _can_travel(group: Group, plan: Plan, costs: StepCosts, width: Width) -> bool:
+    """Whether the weights of a group can travel in this width: in low rank, whole and at once."""
+    if width is None:
+        return True
+    weight_of: Mapping[str, WeightCost] = {weight.name: weight for weight in costs.weights}
+    weights = [weight_of[name] for name in group]
+    if not isinstance(width, int):
+        return all(is_narrowed(weight) for weight in weights)
+    alone = all(e.parts == 1 for e in plan.exchanges if e.weights == group)
+    return (
+        alone
+        and not {*plan.carried}.intersection(group)
+        and all(can_be_thin(weight, width) for weight in weights)
+    )

@@ -31,6 +31,7 @@ from ooodist.profiler.recording.xplane import read_op_events, start_recording
 from ooodist.profiler.saved_tensors import saved_tensors
 from ooodist.profiler.state import preserved
 from ooodist.profiler.step import StepToMeasure
+from ooodist.step.sending.low_rank import columns_of
 from ooodist.step.sending.rows import row_bytes
 
 logger = logging.getLogger("ooodist")
@@ -190,6 +191,7 @@ def weight_costs(
             weight.gradient.dtype.name,
             updates[name],
             row_bytes(weight.gradient),
+            columns_of(weight.gradient),
         )
         for name, weight in zip(sizes, traced.weights, strict=True)
     )

@@ -11,9 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ooodist import engines
 from ooodist.compat.tensorflow_graph import capture, handle_of
 from ooodist.engines.devices import seconds_of
-from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.graph.digest import model_digest
 from ooodist.graph.order import baseline_order
@@ -116,7 +116,7 @@ class _WatchedBackward(OrderedBackward):
     """Imposes an order, exchanges nothing, and records the weights and seeds."""
 
     def __init__(self, order: Order) -> None:
-        super().__init__(GradientExchange(LocalEngine()), order)
+        super().__init__(GradientExchange(engines.alone()), order)
         self.weights: list[Weight] = []
         self.seeds: list[tf.Tensor] = []
 

@@ -20,6 +20,7 @@ from ooodist.profiler.folder import Profile
 from ooodist.profiler.network import measure_network, still_holds
 from ooodist.profiler.state import preserved
 from ooodist.profiler.step import StepToMeasure, trace_step
+from ooodist.settings.sections import PlanningConfig
 from ooodist.step.execution import Batch
 from ooodist.util import yaml_dataclass
 
@@ -30,10 +31,9 @@ def profile_of(
     model: keras.Model,
     batch: Batch,
     engine: Engine,
+    settings: PlanningConfig,
     *,
     accumulate: int = 1,
-    folder: Path,
-    anew: bool = False,
     traced: StepToMeasure | None = None,
 ) -> Profile:
     """The costs of this model's step and its exchanges. All ranks call it together.
@@ -45,9 +45,8 @@ def profile_of(
         model: a compiled model, the same on all ranks.
         batch: one batch as its data set yields it.
         engine: the engine in use.
+        settings: where profiles are kept, and whether to measure even if there is one.
         accumulate: batches per update.
-        folder: the folder of profiles, on rank 0.
-        anew: measure even if there is a stored profile.
         traced: the step of this model, batch and ``accumulate``, if it was traced already.
 
     Returns:
@@ -63,7 +62,9 @@ def profile_of(
     engine.check_equal("the model (its units)", conditions.model)
     engine.check_equal("the shapes of a batch", str(conditions.inputs))
 
-    known = None if anew or engine.rank else profiles.find(folder, model.name, conditions)
+    folder = profiles.folder_of(settings.profiles)
+    is_stored = not settings.profile_anew and engine.rank == 0
+    known = profiles.find(folder, model.name, conditions) if is_stored else None
     text = engine.broadcast_text("" if known is None else yaml_dataclass.dump(known))
     if text:
         profile = profiles.from_yaml(text, "of rank 0")

@@ -1,19 +1,21 @@
-"""Writes tracks, slices and arrows to a file for Perfetto (https://ui.perfetto.dev).
+"""Writes charts to a file for Perfetto (https://ui.perfetto.dev).
 
-The format is Chrome's trace format: a list of events in JSON. Their content is made in the modules
-``tracks`` of report/data_parallel and report/pipeline.
+The format is Chrome's trace format: a list of events in JSON. A chart is a process, and a lane a
+track of it.
 """
 
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# Names of Chrome's palette, which Perfetto knows.
+from ooodist.report.chart import STYLES, Chart
+
+# By category; names of Chrome's palette, which Perfetto knows.
 _COLORS = {
     "F": "good",
     "dX": "bad",
@@ -23,60 +25,16 @@ _COLORS = {
     "middle": "grey",
     "exchange": "thread_state_iowait",
 }
-_LANES_PER_TRACK = 1000
+_MOST_THREADS = 1000  # of a lane
+
+Event = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Slice:
-    """A bar on a track.
-
-    Attributes:
-        track: one of the tracks of its process.
-        kind: ``F``, ``dX``, ``dW``, ``dX and dW``, ``update``, ``middle`` or ``exchange``;
-            determines the color.
-        name: shown on the bar.
-        start, end: seconds.
-        details: shown when the bar is clicked.
-    """
-
-    track: str
-    kind: str
-    name: str
-    start: float
-    end: float
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Process:
-    """A group of tracks.
-
-    Attributes:
-        number: unique among the processes of a file.
-        name: shown above the tracks.
-        tracks: in the order in which they are shown.
-        slices: those of a track may overlap in time.
-        arrows: each leads from slice to slice, given as indices into ``slices``.
-        arrow_name: what arrows stand for.
-        memory: (seconds, bytes in use from then on); shown as a curve.
-        more_memory: further such curves, by name.
-    """
-
-    number: int
-    name: str
-    tracks: tuple[str, ...]
-    slices: Sequence[Slice]
-    arrows: Sequence[Sequence[int]] = ()
-    arrow_name: str = "gradient"
-    memory: Sequence[tuple[float, int]] = ()
-    more_memory: Mapping[str, Sequence[tuple[float, int]]] = field(default_factory=dict)
-
-
-def write_perfetto(processes: Sequence[Process], path: Path) -> None:
+def write_perfetto(charts: Sequence[Chart], path: Path) -> None:
     """Writes a trace; open the file in https://ui.perfetto.dev.
 
     Args:
-        processes: shown one below the other.
+        charts: shown one below the other.
         path: ``….json``, or ``….json.gz`` to compress it; overwritten.
 
     Raises:
@@ -85,86 +43,79 @@ def write_perfetto(processes: Sequence[Process], path: Path) -> None:
     document = {
         "displayTimeUnit": "ms",
         "otherData": {"open with": "https://ui.perfetto.dev"},
-        "traceEvents": trace_events(processes),
+        "traceEvents": trace_events(charts),
     }
     data = json.dumps(document).encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
-def trace_events(processes: Sequence[Process]) -> list[dict[str, Any]]:
+def trace_events(charts: Sequence[Chart]) -> list[Event]:
     """The events of Chrome's trace format; times and durations in microseconds."""
-    events: list[dict[str, Any]] = []
-    num_arrows = 0
-    for process in processes:
-        threads = _threads(process)
-        events += _titles(process, threads)
-        events += _bars(process, threads)
-        for arrow in process.arrows:
-            events += _arrow(process, threads, arrow, number=num_arrows)
-            num_arrows += 1
-        for name, curve in {"memory": process.memory, **process.more_memory}.items():
-            for seconds, num_bytes in curve:
-                event = {"ph": "C", "name": name, "pid": process.number, "ts": seconds * 1e6}
-                events.append({**event, "args": {"bytes": num_bytes}})
+    events: list[Event] = []
+    numbers = itertools.count()  # of arrows
+    for process, chart in enumerate(charts):
+        threads = _threads(chart)
+        of_chart = _titles(chart, threads) + _bars(chart, threads)
+        for arrow in chart.arrows:
+            of_chart += _arrow(chart, threads, arrow, next(numbers))
+        for name, curve in chart.curves.items():
+            of_chart += [
+                {"ph": "C", "name": name, "ts": seconds * 1e6, "args": {"bytes": num_bytes}}
+                for seconds, num_bytes in curve
+            ]
+        process_title = {"ph": "M", "name": "process_name", "args": {"name": chart.name}}
+        sort_index = {"ph": "M", "name": "process_sort_index", "args": {"sort_index": process}}
+        events += [{**each, "pid": process} for each in (process_title, sort_index, *of_chart)]
     return events
 
 
-def _threads(process: Process) -> list[int]:
-    """A thread number for each slice: slices of a track that overlap in time get
+def _threads(chart: Chart) -> list[int]:
+    """A thread number for each bar: bars of a lane that overlap in time get
     different threads, as Chrome requires."""
-    ends: dict[str, list[float]] = {track: [] for track in process.tracks}
-    threads = [0] * len(process.slices)
-    for place in sorted(range(len(threads)), key=lambda place: process.slices[place].start):
-        item = process.slices[place]
-        lanes = ends[item.track]
-        free = (lane for lane, end in enumerate(lanes) if end <= item.start)
-        lane = next(free, len(lanes))
-        lanes[lane:] = [item.end, *lanes[lane + 1 :]]
-        threads[place] = (process.tracks.index(item.track) + 1) * _LANES_PER_TRACK + lane
+    ends: dict[str, list[float]] = {lane: [] for lane in chart.lanes}
+    first = {lane: place * _MOST_THREADS for place, lane in enumerate(chart.lanes, start=1)}
+    threads = [0] * len(chart.bars)
+    for place in sorted(range(len(threads)), key=lambda place: chart.bars[place].start):
+        bar = chart.bars[place]
+        of_lane = ends[bar.lane]
+        free = (thread for thread, end in enumerate(of_lane) if end <= bar.start)
+        thread = next(free, len(of_lane))
+        of_lane[thread : thread + 1] = [bar.end]
+        threads[place] = first[bar.lane] + thread
     return threads
 
 
-def _titles(process: Process, threads: Sequence[int]) -> list[dict[str, Any]]:
-    common: dict[str, Any] = {"ph": "M", "pid": process.number}
-    events = [
-        {**common, "name": "process_name", "args": {"name": process.name}},
-        {**common, "name": "process_sort_index", "args": {"sort_index": process.number}},
+def _titles(chart: Chart, threads: Sequence[int]) -> list[Event]:
+    lanes = {thread: bar.lane for thread, bar in zip(threads, chart.bars, strict=True)}
+    return [
+        {"ph": "M", "tid": thread, "name": f"thread_{name}", "args": {name: value}}
+        for thread, lane in sorted(lanes.items())
+        for name, value in (("name", lane), ("sort_index", thread))
     ]
-    tracks = {thread: item.track for thread, item in zip(threads, process.slices, strict=True)}
-    for thread, track in sorted(tracks.items()):
-        place = {**common, "tid": thread}
-        events.append({**place, "name": "thread_name", "args": {"name": track}})
-        events.append({**place, "name": "thread_sort_index", "args": {"sort_index": thread}})
-    return events
 
 
-def _bars(process: Process, threads: Sequence[int]) -> list[dict[str, Any]]:
+def _bars(chart: Chart, threads: Sequence[int]) -> list[Event]:
     return [
         {
             "ph": "X",
-            "name": item.name,
-            "cat": item.kind,
-            "cname": _COLORS[item.kind],
-            "pid": process.number,
+            "name": bar.name,
+            "cat": STYLES[bar.kind].category,
+            "cname": _COLORS[STYLES[bar.kind].category],
             "tid": thread,
-            "ts": item.start * 1e6,
-            "dur": (item.end - item.start) * 1e6,
-            "args": dict(item.details),
+            "ts": bar.start * 1e6,
+            "dur": (bar.end - bar.start) * 1e6,
+            "args": dict(bar.details),
         }
-        for thread, item in zip(threads, process.slices, strict=True)
+        for thread, bar in zip(threads, chart.bars, strict=True)
     ]
 
 
-def _arrow(
-    process: Process, threads: Sequence[int], places: Sequence[int], *, number: int
-) -> list[dict[str, Any]]:
-    phases = ["s", *["t"] * (len(places) - 2), "f"]
-    events = []
-    for phase, place in zip(phases, places, strict=True):
-        event = {"ph": phase, "id": number, "name": process.arrow_name, "cat": process.arrow_name}
-        # An arrow is attached to the slice that contains its time.
-        item = process.slices[place]
-        middle = (item.start + item.end) / 2 * 1e6
-        event |= {"pid": process.number, "tid": threads[place], "ts": middle, "bp": "e"}
-        events.append(event)
-    return events
+def _arrow(chart: Chart, threads: Sequence[int], arrow: Sequence[int], number: int) -> list[Event]:
+    phases = ["s", *["t"] * (len(arrow) - 2), "f"]
+    common = {"id": number, "name": chart.arrow_name, "cat": chart.arrow_name, "bp": "e"}
+    # An arrow is attached to the bar that contains its time.
+    middles = ((chart.bars[place].start + chart.bars[place].end) / 2 for place in arrow)
+    return [
+        {**common, "ph": phase, "tid": threads[place], "ts": middle * 1e6}
+        for phase, place, middle in zip(phases, arrow, middles, strict=True)
+    ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
-from types import TracebackType
+from collections.abc import Iterator
 from typing import TextIO
 
-from ooodist.planner.progress import SearchState
+from ooodist.planner.progress import Progress, SearchState
 from ooodist.util.quantity import counted
 
 QUIET_SECONDS = 2.0  # nothing is shown of shorter searches
@@ -16,43 +17,34 @@ TERMINAL_SECONDS = 0.2  # between two updates on a terminal
 LINE_SECONDS = 10.0  # and elsewhere
 
 
-class SearchLine:
-    """Shows each state that it is called with; a context manager around the search.
+@contextlib.contextmanager
+def search_line(stream: TextIO | None = None) -> Iterator[Progress]:
+    """Yields a function that shows each state that it is called with.
 
     Args:
         stream: where to write; a terminal's line is overwritten, and cleared at the end. None for
             stderr.
     """
+    out = sys.stderr if stream is None else stream
+    on_terminal, start = out.isatty(), time.monotonic()
+    between = TERMINAL_SECONDS if on_terminal else LINE_SECONDS
+    first = due = QUIET_SECONDS if on_terminal else LINE_SECONDS  # from the start
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = sys.stderr if stream is None else stream
-        self._on_terminal = self._stream.isatty()
-        self._start = time.monotonic()
-        self._next = QUIET_SECONDS if self._on_terminal else LINE_SECONDS  # from the start
-        self._is_shown = False
+    def show(state: SearchState) -> None:
+        nonlocal due
+        passed = time.monotonic() - start
+        if passed >= due:
+            due = passed + between
+            line = f"ooodist: {described(state, passed)}"
+            out.write(f"\r{line}\x1b[K" if on_terminal else f"{line}\n")
+            out.flush()
 
-    def __enter__(self) -> SearchLine:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._is_shown and self._on_terminal:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-
-    def __call__(self, state: SearchState) -> None:
-        passed = time.monotonic() - self._start
-        if passed < self._next:
-            return
-        self._next = passed + (TERMINAL_SECONDS if self._on_terminal else LINE_SECONDS)
-        self._is_shown = True
-        line = f"ooodist: {described(state, passed)}"
-        self._stream.write(f"\r{line}\x1b[K" if self._on_terminal else f"{line}\n")
-        self._stream.flush()
+    try:
+        yield show
+    finally:
+        if on_terminal and due > first:  # it has shown something
+            out.write("\r\x1b[K")
+            out.flush()
 
 
 def described(state: SearchState, passed: float) -> str:

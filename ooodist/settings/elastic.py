@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
-from ooodist.util.yaml_dataclass import Range
+from ooodist.util.yaml_dataclass import Checked, Count, Range
 
 logger = logging.getLogger("ooodist")
 
 
 @dataclass(frozen=True)
-class ElasticConfig:
+class ElasticConfig(Checked):
     """Trains only the most important tensors. ``rho``: the time that a step may take, as a share of
     a full step's; 1 is full training. ``renew``: when to select again, such as ``200 steps``,
     ``2 epochs`` or ``plateau`` (after an epoch whose loss is not 1 % below the best). ``batches``:
@@ -26,17 +26,20 @@ class ElasticConfig:
     ``bias_norm_head``. ``cache``: traced steps to keep, one per selection. ``not_copied_epochs``:
     epochs after a warm start in which tensors that were not copied unchanged have priority."""
 
+    keys_at: ClassVar[str] = "elastic"
+
     rho: Annotated[float, Range(0, 1)] = 0.5
     renew: str = "200 steps"
-    batches: Annotated[int, Range(1)] = 4
+    batches: Count = 4
     smoothing: Annotated[float, Range(0, 0.99)] = 0.5
     keep: Annotated[float, Range(0)] = 0.05
     always: tuple[str, ...] = ()
     select: Literal["importance", "full", "head", "bias_norm_head"] = "importance"
-    cache: Annotated[int, Range(1)] = 4
+    cache: Count = 4
     not_copied_epochs: Annotated[int, Range(0)] = 2
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.interval  # noqa: B018 - raises UserError for an invalid value
 
     @property

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from ooodist.errors import UserError
-from ooodist.planner.data_parallel.plan import WireSetting
+from ooodist.planner.data_parallel.plan import RankSetting, WireSetting
 from ooodist.planner.pipeline import plan as pipeline_plan
 from ooodist.planner.pipeline.plan import AUTO
-from ooodist.util.yaml_dataclass import Range
+from ooodist.util.yaml_dataclass import Checked, Count, Range
 
 MOST_STEPS_PER_EXECUTION = 128  # each step is traced
 MOST_STEPS_OF_A_TRACE = 1000  # all are kept in memory until written
@@ -47,7 +47,7 @@ class OrderConfig:
 
 
 @dataclass(frozen=True)
-class PlanningConfig:
+class PlanningConfig(Checked):
     """Settings of the planner. ``memory_bytes``: bytes that a worker may use; null: no limit.
     ``max_steps_per_execution``: the most that a plan may use. ``profiles``: the folder of measured
     costs; null: ``~/.cache/ooodist/profiles``. ``profile_anew``: measure even if a profile matches.
@@ -57,7 +57,9 @@ class PlanningConfig:
     time that planning may take; planning that would take longer is skipped. Pipelines with the
     schedule ``auto`` have ``trial`` and ``share`` as well, but none of the other keys."""
 
-    memory_bytes: Annotated[int, Range(1)] | None = None
+    keys_at: ClassVar[str] = "planning"
+
+    memory_bytes: Count | None = None
     max_steps_per_execution: Annotated[int, Range(1, MOST_STEPS_PER_EXECUTION)] = field(
         default=8, metadata={"was": "max_steps_per_launch"}
     )
@@ -107,27 +109,28 @@ _NOT_OF_PIPELINES = {
 
 
 @dataclass(frozen=True)
-class ExchangeConfig:
+class ExchangeConfig(Checked):
     """Settings of exchanges; null leaves the choice to ooodist. ``credit``: exchanges in flight.
     ``bucket_bytes``: gradients smaller than this are exchanged together. ``wire``: ``float32``
     (gradients travel as they are), ``float16`` or ``bfloat16`` (they all do in this dtype), or
     ``planned`` (in float16, where their time would be waited for, if the order is planned).
     ``error_feedback``: what is lost in 16 bits is added to the next step's gradient. ``low_rank``:
     the gradients of matrices travel as two thin ones of so many columns, about, and what is lost is
-    added to the next step's (PowerSGD); for networks that are many times too slow. ``rows``:
+    added to the next step's (PowerSGD); for networks that are many times too slow. With ``auto``, a
+    plan says which do, and with how many columns: as many as there is time for. ``rows``:
     whether gradients of embeddings travel as the rows that a batch uses: ``auto`` (where that is
     less to send), or ``never`` (as whole tables)."""
 
-    credit: Annotated[int, Range(1)] | None = None
+    credit: Count | None = None
     bucket_bytes: Annotated[int, Range(0)] | None = None
     wire: WireSetting = "float32"
     error_feedback: bool = True
-    low_rank: Annotated[int, Range(1)] | None = None
+    low_rank: RankSetting = None
     rows: Literal["auto", "never"] = "auto"
 
 
 @dataclass(frozen=True)
-class ParallelConfig:
+class ParallelConfig(Checked):
     """Settings of pipelines. ``pipeline``: the number of ranks that share the layers; ``data``: the
     number of such pipelines, which share the samples. ``devices``: in place of both, the number of
     ranks; what is predicted to be the fastest is chosen, and ``batch`` and ``microbatches`` are
@@ -142,19 +145,22 @@ class ParallelConfig:
     each of the ``data`` pipelines keeps the optimizer state of a part of the weights only, and
     updates these for all (ZeRO stage 1)."""
 
-    pipeline: Annotated[int, Range(1)] = 1
-    data: Annotated[int, Range(1)] = 1
-    devices: Annotated[int, Range(1)] | None = None
-    microbatches: Annotated[int, Range(1)] = 1
+    keys_at: ClassVar[str] = "parallel"
+
+    pipeline: Count = 1
+    data: Count = 1
+    devices: Count | None = None
+    microbatches: Count = 1
     schedule: str = AUTO
-    chunks: Annotated[int, Range(1)] | None = None
+    chunks: Count | None = None
     split: tuple[str, ...] | None = None
     costs: str | None = None
     recompute: bool = False
-    memory_bytes: Annotated[int, Range(1)] | None = None
+    memory_bytes: Count | None = None
     shard_optimizer: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         pipeline_plan.check_name(self.schedule, self.chunks)
         if self.costs is not None and self.split is not None:
             raise UserError(
@@ -213,7 +219,7 @@ class CheckpointConfig:
     every_steps: Annotated[int, Range(0)] = 0
     every_minutes: Annotated[float, Range(0)] = 0.0
     background: bool | None = None
-    keep: Annotated[int, Range(1)] = 3
+    keep: Count = 3
     copy_to: str | None = None
     resume: bool | str = False
     new_world_size: bool = False

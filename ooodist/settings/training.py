@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias
 
 from ooodist.errors import UserError
-from ooodist.planner.data_parallel.plan import Plan, WireSetting
+from ooodist.planner.data_parallel.plan import Plan, RankSetting, WireSetting
 from ooodist.settings.elastic import ElasticConfig
 from ooodist.settings.sections import (
     MOST_STEPS_PER_EXECUTION,
@@ -15,9 +15,11 @@ from ooodist.settings.sections import (
     ParallelConfig,
     PlanningConfig,
 )
+from ooodist.util.yaml_dataclass import Checked, Count, Range
 
 OnNan: TypeAlias = Literal["stop", "skip", "ignore"]
 JitCompile: TypeAlias = Literal["auto"] | bool | None
+StepsPerExecution: TypeAlias = Annotated[int, Range(1, MOST_STEPS_PER_EXECUTION)] | None
 
 FROM_COSTS = ("first_k", "priority", "planned")
 """Orders that are found from measured costs (``first_k`` if k is not given)."""
@@ -40,8 +42,13 @@ REFUSED: Mapping[tuple[str, str], str] = {
     "give wire, as float16",
     ("skip", "wire"): "on a wire of 16 bits, infinity becomes the largest number, and what is lost "
     "of it is added to all steps that follow; take on_nan: stop, or wire: float32",
-    ("low_rank", "wire"): _LOW_RANK,
-    ("low_rank", "plan"): "no plan knows of gradients in low rank; leave one of them out",
+    ("low_rank", "wire of all"): "all gradients that can are sent in low rank, and the others are "
+    "small; leave wire out",
+    ("fixed low_rank", "planned wire"): "low_rank says how all gradients travel; give low_rank "
+    "auto, or leave wire out",
+    ("given low_rank", "given plan"): _PLAN,
+    ("planned low_rank", "order that is not planned"): "no plan is made that could say which "
+    "gradients are sent in low rank; let the order be planned, too, or give low_rank a number",
     ("low_rank", "skip"): _LOW_RANK,
     ("low_rank", "elastic"): _LOW_RANK,
     ("skip", "elastic"): "what matters is measured on batches as they come, and a loss that is NaN "
@@ -69,7 +76,7 @@ REFUSED: Mapping[tuple[str, str], str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(Checked):
     """What ``ooodist.distribute``, ``ooodist.pipelined`` and job files are told of a training.
 
     Attributes:
@@ -78,17 +85,18 @@ class Training:
         plan_file: the file of a plan, if it is not read yet.
         features: :class:`ooodist.Feature` objects, whose gradients each gets in turn.
         steps_per_execution, accumulate, exchange, planning, parallel, elastic, shard_optimizer,
-            on_nan, jit_compile: see the reference of job files.
+            on_nan, jit_compile, timeout: see the reference of job files.
+        sum_rows: see :func:`ooodist.distribute`.
 
     Raises:
         UserError: a value is none of those allowed, or two do not go together (``REFUSED``).
     """
 
     order: Any = "inorder"
-    k: int | None = None
+    k: Annotated[int, Range(0)] | None = None
     plan_file: str | None = None
-    steps_per_execution: int | None = None
-    accumulate: int = 1
+    steps_per_execution: StepsPerExecution = None
+    accumulate: Count = 1
     exchange: ExchangeConfig = ExchangeConfig()
     planning: PlanningConfig = PlanningConfig()
     parallel: ParallelConfig | None = None
@@ -97,28 +105,15 @@ class Training:
     features: tuple[Any, ...] = ()
     on_nan: OnNan = "stop"
     jit_compile: JitCompile = None
+    sum_rows: bool | None = None
+    timeout: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("steps_per_execution", "accumulate"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise UserError(f"{name} is {value!r}; it must be a whole number of at least 1")
-        if (self.steps_per_execution or 1) > MOST_STEPS_PER_EXECUTION:
-            raise UserError(
-                f"steps_per_execution is {self.steps_per_execution}; it must be "
-                f"{MOST_STEPS_PER_EXECUTION} at most, as each of them is traced"
-            )
+        super().__post_init__()
         if isinstance(self.order, str) and self.order not in (ordered := ("inorder", *FROM_COSTS)):
             raise UserError(
                 f"order is {self.order!r}; it must be one of {', '.join(ordered)}, a plan, a list "
                 "of unit names, or a function from units to unit names"
-            )
-        if self.on_nan not in get_args(OnNan):
-            allowed = ", ".join(get_args(OnNan))
-            raise UserError(f"on_nan is {self.on_nan!r}; it must be one of {allowed}")
-        if self.jit_compile not in (None, True, False, "auto"):
-            raise UserError(
-                f"jit_compile is {self.jit_compile!r}; it must be True, False, auto or None"
             )
         given = self.given()
         for (one, other), reason in REFUSED.items():
@@ -163,10 +158,17 @@ class Training:
         return of_plan or self.exchange.wire
 
     @property
+    def low_rank(self) -> RankSetting:
+        """In which rank gradients travel, also by a plan that was given."""
+        of_plan = isinstance(self.order, Plan) and self.order.low_rank
+        return "auto" if of_plan else self.exchange.low_rank
+
+    @property
     def arguments(self) -> str:
         """What all ranks must have been told alike, as text."""
         order = self.order.digest() if isinstance(self.order, Plan) else self.order
         text = {each.name: getattr(self, each.name) for each in fields(self)}
+        del text["timeout"]  # how long each waits
         text["order"] = getattr(order, "__qualname__", order)
         text["features"] = [feature.summary() for feature in self.features]
         text["planning"] = (self.planning.trial, self.planning.share)
@@ -183,23 +185,23 @@ class Training:
         steps = self.steps_per_execution
         has_own_steps = isinstance(self.order, Plan) and steps == self.order.steps_per_execution
         is_tried = self.tries_plans and self.jit_compile is not True  # compiled steps beside plans
+        low_rank = f"low_rank is {self.low_rank}"
         rows = {
             "order": (self.order != "inorder" and not is_tried, of_order),
             "plan": (plan or self.to_find is not None, of_order),
             "given plan": (plan, of_order),
             "fixed order": (plan or self.k or self.order not in ("inorder", *FROM_COSTS), of_order),
             "order that is not planned": (plan or self.order != "planned", of_order),
-            "credit": (exchange.credit is not None, f"credit is {exchange.credit}"),
-            "bucket_bytes": (
-                exchange.bucket_bytes is not None,
-                f"bucket_bytes is {exchange.bucket_bytes}",
-            ),
             "wire": (self.wire != "float32", f"wire is {self.wire}"),
+            "wire of all": (self.wire not in ("float32", "planned"), f"wire is {self.wire}"),
             "given wire": (exchange.wire != "float32", f"wire is {exchange.wire}"),
             "float32": (not plan and self.wire == "float32", "wire is float32"),
             "planned wire": (self.wire == "planned", "wire is planned"),
             "no error_feedback": (not exchange.error_feedback, "error_feedback is false"),
-            "low_rank": (exchange.low_rank is not None, f"low_rank is {exchange.low_rank}"),
+            "given low_rank": (exchange.low_rank is not None, low_rank),
+            "fixed low_rank": (isinstance(exchange.low_rank, int), low_rank),
+            "planned low_rank": (exchange.low_rank == "auto", low_rank),
+            "low_rank": (self.low_rank is not None, low_rank),
             "exchange": (exchange != ExchangeConfig(), "exchange is given"),
             "steps_per_execution": (
                 steps is not None and not has_own_steps,
@@ -213,4 +215,7 @@ class Training:
             "jit_compile": (bool(self.jit_compile), f"jit_compile is {self.jit_compile}"),
             "pipeline": (self.parallel is not None, "parallel is given"),
         }
+        for name in ("credit", "bucket_bytes"):
+            value = getattr(exchange, name)
+            rows[name] = value is not None, f"{name} is {value}"
         return {name: text for name, (is_given, text) in rows.items() if is_given}

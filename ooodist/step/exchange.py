@@ -22,9 +22,10 @@ and chunks are made of that. Which gradients travel as rows, and what these are,
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -43,10 +44,14 @@ from ooodist.planner.data_parallel.plan import (
     split_evenly,
 )
 from ooodist.planner.rows import KIND
-from ooodist.step.sending.low_rank import LowRank
+from ooodist.step.sending.low_rank import Begun, LowRank
 from ooodist.step.sending.names import ExchangeNames
 from ooodist.step.sending.rows import RowGradients, add_up, pack
 from ooodist.step.sending.wire import ErrorFeedback, Wire
+
+logger = logging.getLogger("ooodist")
+
+Sent: TypeAlias = tf.Tensor | tf.IndexedSlices
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ class GradientExchange:
         wire: the 16-bit dtype in which gradients travel; None: their own. A plan has its own.
         feedback: keeps what gradients lose in 16 bits; None: it is lost.
         rows: decides which gradients travel as rows; None: all are dense.
-        low_rank: makes thin matrices of gradients, without a plan; None: they travel whole.
+        low_rank: makes thin matrices of gradients; None: they travel whole.
 
     Raises:
         UserError: credit, bucket_bytes, wire or the plan is impossible with this engine.
@@ -137,6 +142,7 @@ class GradientExchange:
         self._wire = None if wire is None else Wire(engine, wire, feedback)
         self.rows = rows
         self.low_rank = low_rank
+        self._low_rank_is_logged = False
         self._names = ExchangeNames(engine.names_cost_memory)
 
     def mean(
@@ -167,28 +173,61 @@ class GradientExchange:
             if gradient is not None
         }
         as_rows = self._rows_of(given)
-        tensors: dict[str, tf.Tensor | tf.IndexedSlices] = {
+        tensors: dict[str, Sent] = {
             name: gradient if name in as_rows else tf.convert_to_tensor(gradient)
             for name, gradient in given.items()
         }
-        if self.low_rank is not None:
-            sums: list[Summed] = []
-
-            def exchanged(sent: Mapping[str, tf.Tensor | tf.IndexedSlices]) -> dict[str, tf.Tensor]:
-                sizes = {name: num_bytes(tensor) for name, tensor in sent.items()}
-                found = self._sums(sent, self._exchanges(sent), sizes)
-                sums.extend(found)
-                return self.means(found, sent)
-
-            means = self.low_rank.means(tensors, exchanged)
-        else:
-            sent = {name: self._sent(name, tensor) for name, tensor in tensors.items()}
-            sizes = {name: num_bytes(tensor) for name, tensor in sent.items()}
-            now = {name: tensor for name, tensor in sent.items() if name not in carried}
-            sums = self._sums(now, self._exchanges(sent), sizes)
-            means = {**sent, **self.means(sums, tensors)}
+        begun = self._begun(tensors)
+        thin = {name: each.left for name, each in begun.items()}
+        sent = {n: thin[n] if n in thin else self._sent(n, t) for n, t in tensors.items()}
+        sizes = {name: num_bytes(tensor) for name, tensor in sent.items()}
+        now = {name: tensor for name, tensor in sent.items() if name not in carried}
+        exchanges = self._exchanges(sent)
+        sums = self._sums(now, exchanges, sizes)
+        means = {**sent, **self.means(sums, {**tensors, **thin}, are_means=thin)}
+        if self.low_rank is not None and begun:
+            halfway = {n: self.low_rank.go_on(each, means[n]) for n, each in begun.items()}
+            own = {name: each.own for name, each in halfway.items()}
+            if self.plan is None:
+                self._log_low_rank(tensors, sent, own)
+                exchanges = self._buckets(own)
+            second = [exchange for exchange in exchanges if exchange.weights[0] in own]
+            sizes = {name: num_bytes(tensor) for name, tensor in own.items()}
+            found = self._sums(own, second, sizes, are_second=True)
+            sums += found
+            right = self.means(found, own, are_means=own)
+            means.update({n: self.low_rank.end(each, right[n]) for n, each in halfway.items()})
         records = [each.record for each in sums if each.record is not None]
         return [means.get(name) for name in names], records
+
+    def _begun(self, gradients: Mapping[str, Sent]) -> dict[str, Begun]:
+        """What is sent first of the gradients that travel in low rank."""
+        if self.low_rank is None:
+            return {}
+        if self.plan is None:
+            ranks = {name: self.low_rank.rank_of(each) for name, each in gradients.items()}
+        else:
+            ranks = {name: group.rank for group in self.plan.low_rank for name in group.weights}
+        return {
+            name: self.low_rank.begin(name, gradients[name], rank)
+            for name, rank in ranks.items()
+            if rank is not None
+        }
+
+    def _log_low_rank(
+        self, gradients: Mapping[str, Sent], first: Mapping[str, Sent], second: Mapping[str, Sent]
+    ) -> None:
+        """Logs once how much less travels."""
+        if not self._low_rank_is_logged:
+            self._low_rank_is_logged = True
+            logger.info(
+                "low rank: %d of %d gradients travel as two thin matrices, %.2f MB in place of "
+                "%.2f",
+                len(second),
+                len(gradients),
+                sum(map(num_bytes, [*first.values(), *second.values()])) / 1e6,
+                sum(map(num_bytes, gradients.values())) / 1e6,
+            )
 
     def sent_dtype(self, weight: str, dtype: tf.DType) -> tf.DType:
         """The dtype in which a weight's gradient, which has ``dtype``, is sent."""
@@ -200,9 +239,7 @@ class GradientExchange:
             return False
         return self.plan is None or weight in self.plan.narrow
 
-    def _sent(
-        self, weight: str, gradient: tf.Tensor | tf.IndexedSlices
-    ) -> tf.Tensor | tf.IndexedSlices:
+    def _sent(self, weight: str, gradient: Sent) -> Sent:
         """What is sent of a gradient; rows are sent as they are."""
         if isinstance(gradient, tf.IndexedSlices) or self._wire is None:
             return gradient
@@ -217,7 +254,8 @@ class GradientExchange:
         if self.plan is None:
             return self.rows.choose(gradients, None)
         alone = {e.weights[0] for e in self.plan.exchanges if len(e.weights) == e.parts == 1}
-        return self.rows.choose(gradients, alone - {*self.plan.carried, *self.plan.narrow})
+        thin = {name for group in self.plan.low_rank for name in group.weights}
+        return self.rows.choose(gradients, alone - {*self.plan.carried, *self.plan.narrow, *thin})
 
     def sums_of_carried(
         self, gradients: Mapping[str, tf.Tensor], num_bytes_of: Mapping[str, int]
@@ -236,14 +274,19 @@ class GradientExchange:
 
     def _sums(
         self,
-        tensors: Mapping[str, tf.Tensor | tf.IndexedSlices],
+        tensors: Mapping[str, Sent],
         exchanges: Sequence[PlannedExchange],
         num_bytes_of: Mapping[str, int],
+        *,
+        are_second: bool = False,
     ) -> list[Summed]:
-        """Sums these tensors, which are those of some of the exchanges, over all ranks."""
+        """Sums these tensors, which are those of some of the exchanges, over all ranks.
+
+        Those in low rank are exchanged twice; the second exchange waits for no other.
+        """
         pieces: dict[str, list[tf.Tensor]] = {}
         sums = []
-        for exchange, name, position in self._named(exchanges, num_bytes_of):
+        for exchange, name, position in self._named(exchanges, num_bytes_of, are_second):
             first = exchange.weights[0]
             if first not in tensors:
                 continue
@@ -255,25 +298,28 @@ class GradientExchange:
                 if first not in pieces:
                     pieces[first] = _split(tensors[first], exchange)
                 own = [pieces[first][exchange.part]]
-            sums.append(self._exchange(own, exchange, name, position))
+            sums.append(self._exchange(own, exchange, name, position, waits=not are_second))
         return sums
 
     def means(
         self,
         sums: Sequence[Summed],
-        tensors: Mapping[str, tf.Tensor | tf.TensorSpec | tf.IndexedSlices],
+        tensors: Mapping[str, Sent | tf.TensorSpec],
+        are_means: Collection[str] = (),
     ) -> dict[str, tf.Tensor]:
         """The means of the gradients of which these are the sums, by weight.
 
         Args:
             sums: of all exchanges of these weights.
             tensors: the gradients, for their shapes and dtypes.
+            are_means: names of weights of which the sums are the means, besides those of the wire.
         """
         arrived: dict[str, dict[int, tf.Tensor]] = {}
         for exchange, total, _ in sums:
             mean, weights, first = total, exchange.weights, tensors[exchange.weights[0]]
             as_rows = isinstance(first, tf.IndexedSlices)
-            if as_rows or not self._is_narrow(weights[0], first.dtype):  # else these are the means
+            is_mean = weights[0] in are_means or self._is_narrow(weights[0], first.dtype)
+            if as_rows or not is_mean:
                 mean = total / tf.cast(self.engine.size, total.dtype)
             if len(weights) == 1:
                 arrived.setdefault(weights[0], {})[exchange.part] = mean
@@ -290,9 +336,7 @@ class GradientExchange:
         }
         return {name: tf.cast(mean, tensors[name].dtype) for name, mean in whole.items()}
 
-    def _exchanges(
-        self, tensors: Mapping[str, tf.Tensor | tf.IndexedSlices]
-    ) -> Sequence[PlannedExchange]:
+    def _exchanges(self, tensors: Mapping[str, Sent]) -> Sequence[PlannedExchange]:
         if self.plan is None:
             return self._buckets(tensors)
         planned = {weight for exchange in self.plan.exchanges for weight in exchange.weights}
@@ -305,9 +349,7 @@ class GradientExchange:
             )
         return self.plan.exchanges
 
-    def _buckets(
-        self, tensors: Mapping[str, tf.Tensor | tf.IndexedSlices]
-    ) -> Sequence[PlannedExchange]:
+    def _buckets(self, tensors: Mapping[str, Sent]) -> Sequence[PlannedExchange]:
         weights = []
         for name, tensor in tensors.items():
             dtype, size = tensor.dtype.name, num_bytes(tensor)
@@ -318,10 +360,13 @@ class GradientExchange:
         return arrange(costs, tensors, bucket_bytes=self.bucket_bytes)
 
     def _named(
-        self, exchanges: Sequence[PlannedExchange], num_bytes_of: Mapping[str, int]
+        self,
+        exchanges: Sequence[PlannedExchange],
+        num_bytes_of: Mapping[str, int],
+        are_second: bool = False,
     ) -> Iterator[tuple[PlannedExchange, str, int]]:
         """Yields each exchange with the name that the engine gets and its place in the order."""
-        own = [exchange.name for exchange in exchanges]
+        own = [f"{exchange.name}{'.second' * are_second}" for exchange in exchanges]
         sizes = [
             sum(num_bytes_of[weight] for weight in exchange.weights) // exchange.parts
             for exchange in exchanges
@@ -330,7 +375,13 @@ class GradientExchange:
         return zip(exchanges, names, itertools.count(self._names.first_place(own)), strict=False)
 
     def _exchange(
-        self, tensors: list[tf.Tensor], exchange: PlannedExchange, name: str, position: int
+        self,
+        tensors: list[tf.Tensor],
+        exchange: PlannedExchange,
+        name: str,
+        position: int,
+        *,
+        waits: bool,
     ) -> Summed:
         whole = tensors[0]
         if len(tensors) > 1:
@@ -342,10 +393,12 @@ class GradientExchange:
             total = self._sum(whole, exchange, name, position)
             return Summed(exchange, total, None)
         graph = whole.graph
-        whole = self._after_earlier_exchanges(whole)
+        if waits:
+            whole = self._after_earlier_exchanges(whole)
         total = self._sum(whole, exchange, name, position)
         record = Exchanged(exchange.name, exchange.weights, num_bytes(whole), total.op)
-        self._issued(graph).append((_handing_over(total), record))
+        if waits:
+            self._issued(graph).append((_handing_over(total), record))
         return Summed(exchange, total, record)
 
     def _sum(

@@ -62,10 +62,12 @@ class RankState:
         return {key[len(start) :]: v for key, v in found.items() if key.startswith(start)}
 
     def own(self) -> dict[str, np.ndarray]:
-        """The values of all of this rank's variables, by ``owner/name``; the same keys on all
-        ranks, as these have traced the same steps."""
+        """The values of this rank, by ``owner/name``, each as the only one of a stack by rank.
+
+        All ranks have the same keys, as they have traced the same steps.
+        """
         return {
-            f"{owner}/{name}": value
+            f"{owner}/{name}": value[np.newaxis]
             for owner in sorted(self._owners)
             for name, value in self.values(owner).items()
         }
@@ -79,7 +81,7 @@ class RankState:
         for key, own in self.own().items():
             by_rank = [own, *(engine.broadcast([own], r)[0] for r in range(1, engine.size))]
             if engine.rank == 0:
-                found[key] = np.stack(by_rank)
+                found[key] = np.concatenate(by_rank)
         return found
 
     def restore(self, by_rank: Mapping[str, np.ndarray], engine: Engine) -> None:

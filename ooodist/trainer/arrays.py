@@ -222,13 +222,7 @@ def evaluation_part(arrays: Any, rank: int, size: int) -> Any:
     Raises:
         UserError: there are fewer samples than ranks.
     """
-    given = [a for a in tf.nest.flatten(arrays) if a is not None]
-    total = num_samples(given)
-    if total < size:
-        raise UserError(
-            f"{total} samples to evaluate on {size} workers: each needs at least one; "
-            "give more samples"
-        )
+    _num_for_all([a for a in tf.nest.flatten(arrays) if a is not None], size, "evaluate")
     return take(arrays, slice(rank, None, size))
 
 
@@ -238,13 +232,19 @@ def prediction_part(x: Any, rank: int, size: int) -> Any:
     Raises:
         UserError: there are fewer samples than ranks.
     """
+    total = _num_for_all(x, size, "predict")
+    return take(x, slice(rank * total // size, (rank + 1) * total // size))
+
+
+def _num_for_all(x: Any, size: int, purpose: str) -> int:
+    """The number of samples. Raises UserError if there are fewer than ranks."""
     total = num_samples(x)
     if total < size:
         raise UserError(
-            f"{total} samples to predict on {size} workers: each needs at least one; "
+            f"{total} samples to {purpose} on {size} workers: each needs at least one; "
             "give more samples"
         )
-    return take(x, slice(rank * total // size, (rank + 1) * total // size))
+    return total
 
 
 def without_optionals(batch: Any) -> Any:

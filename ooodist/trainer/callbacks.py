@@ -16,6 +16,7 @@ import numpy as np
 from ooodist.compat.attributes import replaced
 from ooodist.compat.keras_deferred import has_value
 from ooodist.errors import UserError
+from ooodist.step.replicas import is_random_state
 from ooodist.util.replacing import replacing
 
 Logs = dict[str, Any] | None
@@ -71,18 +72,11 @@ class SeedEachEpoch(keras.callbacks.Callback):
         self._rank = rank
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        for index, state in enumerate(random_states(self.model)):
+        states = filter(is_random_state, self.model.variables)
+        for index, state in enumerate(states):
             if has_value(state):  # other ranks of a pipeline have the others
                 sequence = np.random.SeedSequence([self._seed, self._rank, epoch, index])
                 state.assign(np.array([sequence.generate_state(1)[0] >> 1, 0]))
-
-
-def random_states(model: keras.Model) -> list[Any]:
-    """The state variables of the model's Keras seed generators."""
-    return [variable for variable in model.variables if variable.path.endswith(_RANDOM_STATE)]
-
-
-_RANDOM_STATE = "/seed_generator_state"
 
 
 class Best(keras.callbacks.EarlyStopping):

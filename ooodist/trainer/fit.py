@@ -409,12 +409,7 @@ def whole(model: keras.Model) -> AbstractContextManager[None]:
     Raises:
         UserError: it was not.
     """
-    if not hasattr(model, "ooodist"):
-        raise UserError(
-            f"model {model.name} was not given to ooodist.pipelined or ooodist.distribute, so it "
-            "is whole as it is"
-        )
-    strategy: Strategy = model.ooodist.strategy
+    strategy = _strategy_of(model, "it is whole as it is")
     if not strategy.has_whole_optimizer:
         meet(strategy.engine, "ooodist.whole")
     return strategy.whole()
@@ -434,11 +429,17 @@ def flush(model: keras.Model) -> None:
     Raises:
         UserError: it was not, or not all ranks have the same to apply.
     """
+    strategy = _strategy_of(model, "nothing of it is left to be applied")
+    if strategy.carrying is not None:
+        strategy.carrying.flush_also_abandoned()
+
+
+def _strategy_of(model: keras.Model, otherwise: str) -> Strategy:
+    """How a model is trained. Raises UserError, which says what is so ``otherwise``."""
     if not hasattr(model, "ooodist"):
         raise UserError(
             f"model {model.name} was not given to ooodist.distribute or ooodist.pipelined, so "
-            "nothing of it is left to be applied"
+            f"{otherwise}"
         )
     strategy: Strategy = model.ooodist.strategy
-    if strategy.carrying is not None:
-        strategy.carrying.flush_also_abandoned()
+    return strategy

@@ -41,7 +41,7 @@ Logs = dict[str, Any]
 Found = TypeVar("Found")
 
 
-class Job(Protocol):
+class LiveTraining(Protocol):
     """A training that is planned for.
 
     Attributes:
@@ -63,7 +63,7 @@ class LiveSearch(ABC, Generic[Found]):
         subject: how log messages begin.
     """
 
-    def __init__(self, engine: Engine, job: Job, share: float, subject: str) -> None:
+    def __init__(self, engine: Engine, job: LiveTraining, share: float, subject: str) -> None:
         self._engine = engine
         self._job = job
         self._share = share
@@ -178,7 +178,7 @@ class LiveSearch(ABC, Generic[Found]):
             self._search_again()
 
     def _detecting_drift(self, run: Run) -> DriftDetector:
-        """Returns ``run``, which calls :meth:`_on_drift` when step times drift."""
+        """Wraps ``run`` to call :meth:`_on_drift` when step times drift."""
         return DriftDetector(self._engine, run, self._windows, self._on_drift)
 
     def _on_drift(self, before: float, now: float) -> None:
@@ -205,7 +205,7 @@ class LiveTrial(LiveSearch[Found]):
     """
 
     def __init__(
-        self, engine: Engine, job: Job, share: float, subject: str, usual: Candidate
+        self, engine: Engine, job: LiveTraining, share: float, subject: str, usual: Candidate
     ) -> None:
         super().__init__(engine, job, share, subject)
         self._usual = usual

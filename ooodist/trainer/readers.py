@@ -23,7 +23,7 @@ def may_read_weights(callbacks: Sequence[keras.callbacks.Callback]) -> list[str]
 
 
 def why_complete(readers: Sequence[str]) -> str:
-    """Returns, for the log, why each call ends with complete weights, and the way out."""
+    """Explains in the log why each call ends with complete weights, and the way out."""
     return (
         f"{', '.join(readers)} may look at the weights after each batch, so each call waits for "
         f"all its exchanges; if that is not so, give it the attribute {READS_NOTHING} = True"

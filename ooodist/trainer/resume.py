@@ -20,8 +20,8 @@ import numpy as np
 
 from ooodist.checkpoint import folder as folders
 from ooodist.checkpoint import keras_file
+from ooodist.checkpoint.archive import KerasFile
 from ooodist.checkpoint.copies import Copies
-from ooodist.checkpoint.parts import Parts
 from ooodist.checkpoint.state import State, check_fits, place_text
 from ooodist.compat.keras_deferred import has_value
 from ooodist.engines.base import Engine
@@ -223,26 +223,34 @@ def restore(engine: Engine, source: Source, model: keras.Model) -> list[np.ndarr
     return engine.broadcast(model.get_weights() if best_weights is None else best_weights)
 
 
-def _load(source: Source, model: keras.Model) -> list[np.ndarray] | None:
+def _load(source: Source, model: keras.Model) -> list[Any] | None:
     """Sets all variables, and returns the weights of the best epoch, if there are any."""
-    if not source.file.is_dir():
-        keras_file.load_variables(source.file, model, source.state)
-        return keras_file.read_best_weights(source.file, model)
-    with Parts(source.file) as parts:
+    if source.file.is_dir():
+        return _load_own(source, model)
+    keras_file.load_variables(source.file, model, source.state)
+    with KerasFile(source.file) as saved:
+        return saved.best()
+
+
+def _load_own(source: Source, model: keras.Model) -> list[Any] | None:
+    """Sets the variables that have a value here; the same of the weights of the best epoch."""
+    with folders.open_checkpoint(source.file) as saved:
+        best_weights: list[Any] = [None] * saved.num_best
         for index, variable in enumerate(keras_file.kept(model)):
-            variable.assign(parts.read(index))
-        return [parts.read_best(index) for index in range(parts.num_best)] or None
+            if has_value(variable):
+                variable.assign(saved.read(index))
+                if index < saved.num_best:
+                    best_weights[index] = saved.read_best(index)
+    return best_weights or None
 
 
 def restore_rank_state(engine: Engine, source: Source, rank_state: RankState) -> None:
     """Restores on every rank what its steps kept for themselves."""
-    by_rank: dict[str, np.ndarray] = {}
+    by_rank: Mapping[str, np.ndarray] = {}
     with engine.agreed():
-        if engine.rank == 0 and source.file.is_dir():
-            with Parts(source.file) as parts:
-                by_rank = parts.read_rank_state()
-        elif engine.rank == 0:
-            by_rank = keras_file.read_rank_state(source.file)
+        if engine.rank == 0:
+            with folders.open_checkpoint(source.file) as saved:
+                by_rank = saved.by_rank()
     rank_state.restore(by_rank, engine)
 
 
@@ -265,7 +273,6 @@ def restore_own(
     Raises:
         UserError: on all ranks, if it is damaged or does not fit the model, or one does not see it.
     """
-    best_weights: list[np.ndarray | None] | None = None
     with _keeping_rate(model), engine.agreed():
         variables = keras_file.variables_of(model)
         check_fits(variables, source.state.variables, source.file, by_name=True)
@@ -275,14 +282,7 @@ def restore_own(
                 "with shard_optimizer, each rank reads its own part, so put it on a disk that all "
                 "ranks see"
             )
-        with folders.open_checkpoint(source.file) as saved:
-            if saved.num_best:
-                best_weights = [None] * saved.num_best
-            for index, variable in enumerate(keras_file.kept(model)):
-                if has_value(variable):
-                    variable.assign(saved.read(index))
-                    if best_weights is not None and index < saved.num_best:
-                        best_weights[index] = saved.read_best(index)
+        best_weights = _load_own(source, model)
     return best_weights
 
 

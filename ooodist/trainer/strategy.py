@@ -23,7 +23,7 @@ import keras
 
 from ooodist.compat.keras_model import compiled_loss, compiled_metrics
 from ooodist.engines.base import Engine
-from ooodist.settings.training import OnNan
+from ooodist.settings.training import Training
 from ooodist.step import metric_states, replicas
 from ooodist.step.building import build
 from ooodist.step.carried import Carrying
@@ -56,14 +56,11 @@ class StagedEvaluation(Protocol):
 class Strategy(ABC):
     """A way to train a model on all ranks; all of them call its methods together.
 
-    Args:
-        arguments: the user's arguments as text; if ranks differ, the first fit raises UserError.
-        on_nan: what follows if a gradient is not finite.
-
     Attributes:
         model: compiled, or compiled before the first step.
         engine: what the ranks communicate with.
-        arguments: as given.
+        training: what the user has asked for.
+        arguments: that as text; if ranks differ, the first fit raises UserError.
         steps_per_execution, accumulate: their product is the number of batches of a call.
         element_spec: of what the batches of the next call are read from; None if it is not known.
         left: batches of this fit that are still to be trained on; None if unknown.
@@ -84,24 +81,16 @@ class Strategy(ABC):
     is_trying = False
     warns_of_jit_compile = True
 
-    def __init__(
-        self,
-        model: keras.Model,
-        engine: Engine,
-        *,
-        arguments: str,
-        steps_per_execution: int = 1,
-        accumulate: int = 1,
-        on_nan: OnNan = "stop",
-    ) -> None:
+    def __init__(self, model: keras.Model, engine: Engine, training: Training) -> None:
         self.model = model
         self.engine = engine
-        self.arguments = f"{arguments} {on_nan}"
-        self.steps_per_execution = steps_per_execution
-        self.accumulate = accumulate
+        self.training = training
+        self.arguments = training.arguments
+        self.steps_per_execution = training.steps_per_execution or 1
+        self.accumulate = training.accumulate
         self.element_spec: Any = None
         self.left: int | None = None
-        self.watch = GradientWatch(engine, model, on_nan)
+        self.watch = GradientWatch(engine, model, training.on_nan)
         self.carrying: Carrying | None = None
         self.rank_state = RankState()
 

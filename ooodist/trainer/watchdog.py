@@ -41,7 +41,7 @@ def expect_longer(what: str) -> None:
         what: what began, for the message.
     """
     if _watching is not None:
-        _watching.allow_longer(what)
+        _watching.progress(what, FIRST_TIME_FACTOR)
 
 
 def expect_usual(what: str) -> None:
@@ -51,7 +51,7 @@ def expect_usual(what: str) -> None:
         what: what ended, for the message.
     """
     if _watching is not None:
-        _watching.allow_usual(what)
+        _watching.progress(what)
 
 
 def place_in_training() -> str:
@@ -106,7 +106,7 @@ class Watchdog(keras.callbacks.Callback):
 
     def start(self) -> None:
         """Starts watching."""
-        self._progress("the start", FIRST_TIME_FACTOR)
+        self.progress("the start", FIRST_TIME_FACTOR)
         when_moved(self.note_exchange)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
@@ -122,19 +122,12 @@ class Watchdog(keras.callbacks.Callback):
         if self._thread is not None:
             self._thread.join()
 
-    def allow_longer(self, where: str) -> None:
-        """See :func:`expect_longer`."""
-        self._progress(where, FIRST_TIME_FACTOR)
-
-    def allow_usual(self, where: str) -> None:
-        """See :func:`expect_usual`."""
-        self._progress(where)
-
     def note_exchange(self) -> None:
         """Notes that bytes of an exchange have moved outside of a step."""
         self.last = time.monotonic()
 
-    def _progress(self, where: str, factor: int = 1) -> None:
+    def progress(self, where: str, factor: int = 1) -> None:
+        """Notes where the training is; what follows may take ``factor`` times the limit."""
         now = time.monotonic()
         if self._factor == 1:
             self._patience.took(now - self._began)
@@ -170,7 +163,7 @@ class Watchdog(keras.callbacks.Callback):
         return f". Where each of its threads is: {self._stacks}" if has_written else ""
 
     def _begin(self, what: str, where: str) -> None:
-        self._progress(where, 1 if what in self._traced else FIRST_TIME_FACTOR)
+        self.progress(where, 1 if what in self._traced else FIRST_TIME_FACTOR)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch + 1
@@ -183,7 +176,7 @@ class Watchdog(keras.callbacks.Callback):
             if "train" not in self._traced:
                 self._patience.took(time.monotonic() - self._began, is_first=True)
             self._traced.add("train")
-        self._progress(f"epoch {self._epoch}, step {batch + 1} ended")
+        self.progress(f"epoch {self._epoch}, step {batch + 1} ended")
 
     def on_test_begin(self, logs: Any = None) -> None:
         self._begin("test", f"the evaluation after epoch {self._epoch} began")
@@ -194,10 +187,10 @@ class Watchdog(keras.callbacks.Callback):
     def on_test_end(self, logs: Any = None) -> None:
         # Only now: the last batch may be smaller, and is then traced once more.
         self._traced.add("test")
-        self._progress(f"the evaluation after epoch {self._epoch} ended")
+        self.progress(f"the evaluation after epoch {self._epoch} ended")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._progress(f"epoch {epoch + 1} ended")
+        self.progress(f"epoch {epoch + 1} ended")
 
 
 def _dump(path: Path) -> None:

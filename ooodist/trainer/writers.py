@@ -30,20 +30,10 @@ WRITERS = (*SAVERS, *LOGGERS)
 RANK_0_ONLY = "ooodist_rank_0_only"  # an attribute with which a callback says where it runs
 # Packages whose callbacks open a run, a file or a progress bar each.
 REPORTERS = frozenset(
-    [
-        "aim",
-        "clearml",
-        "comet_ml",
-        "dvclive",
-        "livelossplot",
-        "mlflow",
-        "neptune",
-        "neptune_tensorflow_keras",
-        "swanlab",
-        "tqdm",
-        "trackio",
-        "wandb",
-    ]
+    (
+        *("aim", "clearml", "comet_ml", "dvclive", "livelossplot", "mlflow", "neptune"),
+        *("neptune_tensorflow_keras", "swanlab", "tqdm", "trackio", "wandb"),
+    )
 )
 _KNOWN_PACKAGES = ("keras", "ooodist")  # whose callbacks run where docs/start.md says
 _said: set[str] = set()  # what the log has

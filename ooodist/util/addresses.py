@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from ooodist.errors import UserError
-from ooodist.util.replacing import INCOMPLETE_PREFIX
+from ooodist.util.replacing import INCOMPLETE_PREFIX, flush_to_disk
 
 
 class Store:
@@ -58,6 +59,11 @@ class Store:
     def incomplete_path(self) -> str:
         """A new path for a file that gets its name once it is complete."""
         return f"{self.root}/{INCOMPLETE_PREFIX}{secrets.token_hex(8)}"
+
+    def flush(self, path: str) -> None:
+        """Waits until a file is on disk, where that is one of this machine. Raises OSError."""
+        if self.is_local:
+            flush_to_disk(Path(path))
 
     def listing(self) -> list[tuple[str, dict[str, Any]]]:
         """The name of each file, with what the driver says of it. Raises OSError."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import IO
 
 
-def digest(content: str | bytes | Iterable[bytes]) -> bytes:
+def digest(content: str | bytes | Iterable[bytes | memoryview]) -> bytes:
     """The 32-byte digest of a text (as UTF-8), of bytes, or of parts in sequence."""
     if isinstance(content, str):
         content = content.encode()
@@ -21,7 +21,7 @@ def digest(content: str | bytes | Iterable[bytes]) -> bytes:
     return whole.digest()
 
 
-def hex_digest(content: str | bytes | Iterable[bytes], digits: int = 64) -> str:
+def hex_digest(content: str | bytes | Iterable[bytes | memoryview], digits: int = 64) -> str:
     """The first hexadecimal digits of a :func:`digest`."""
     return digest(content).hex()[:digits]
 

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import (
     Annotated,
     Any,
+    ClassVar,
     Literal,
     TypeVar,
     Union,
@@ -40,6 +41,8 @@ from typing import (
     get_type_hints,
     overload,
 )
+
+import yaml
 
 from ooodist.errors import UserError
 from ooodist.util import strict_yaml
@@ -51,18 +54,47 @@ LARGEST_INTEGER = 2**63 - 1
 
 @dataclass(frozen=True)
 class Range:
-    """Bounds of a number, both included; used in ``Annotated``. No infinity is within."""
+    """Bounds of a number, both included unless ``is_open``, which leaves the upper one out; used in
+    ``Annotated``. No infinity is within."""
 
     least: float
     most: float | None = None
+    is_open: bool = False
 
     def __str__(self) -> str:
-        return f"at least {self.least}" if self.most is None else f"{self.least} to {self.most}"
+        if self.most is None:
+            return f"at least {self.least}"
+        if self.is_open:
+            return f"at least {self.least} and less than {self.most}"
+        return f"{self.least} to {self.most}"
 
     def contains(self, value: float) -> bool:
         """False for NaN and infinity."""
         within = self.least <= value and (self.most is None or value <= self.most)
-        return within and (isinstance(value, int) or math.isfinite(value))
+        is_bound = self.is_open and value == self.most
+        return within and not is_bound and (isinstance(value, int) or math.isfinite(value))
+
+
+Count = Annotated[int, Range(1)]
+Fraction = Annotated[float, Range(0, 1, is_open=True)]
+
+
+class Checked:
+    """A dataclass that checks its values by their type hints, also where a program makes it.
+
+    Raises:
+        UserError: as :func:`read` does.
+    """
+
+    keys_at: ClassVar[str] = ""
+    """Where its keys stand in a file, for errors."""
+
+    def __post_init__(self) -> None:
+        hints = _hints(type(self))  # type: ignore[arg-type]
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if "reader" not in field.metadata and not dataclasses.is_dataclass(value):
+                read(hints[field.name], plain(value), join(self.keys_at, field.name))
 
 
 def read_file(cls: type[T], file: Path, option: str) -> T:
@@ -269,7 +301,10 @@ def _hints(cls: type) -> dict[str, Any]:
 
 def _shown(value: Any) -> str:
     """The value as a person wrote it, cut off where it gets long."""
-    text = dump(value).removesuffix("\n...\n").strip().replace("\n", " ")
+    try:
+        text = dump(value).removesuffix("\n...\n").strip().replace("\n", " ")
+    except yaml.YAMLError:  # a program has made it
+        text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -236,7 +236,7 @@ def _number(accuracy: float | None) -> str:
 
 
 def _table(lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
-    from ooodist.report.data_parallel.plan_table import aligned
+    from ooodist.report.tables import aligned
 
     return aligned(lines, left)
 

@@ -33,6 +33,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import h5py
 import numpy as np
 
+from ooodist.checkpoint.archive import (
+    ASSETS_FOLDER,
+    CONFIG_MEMBER,
+    METADATA_MEMBER,
+    WEIGHTS_MEMBER,
+    values_of,
+)
 from ooodist.errors import UserError
 from ooodist.transfer import answers as questioning
 from ooodist.transfer.answers import Answers
@@ -44,19 +51,15 @@ from ooodist.util.replacing import replacing
 from ooodist.zoo import bounded_json
 from ooodist.zoo.full_disk import is_disk_full
 from ooodist.zoo.graph_json import read_graph
-from ooodist.zoo.hdf5_values import plain_dataset, values_of
+from ooodist.zoo.hdf5_values import plain_dataset
 
 if TYPE_CHECKING:
     import keras
 
 VERSION = 1
 MEMBER = "ooodist-zoo.json"
-WEIGHTS_MEMBER = "model.weights.h5"
-DATED_MEMBER = "metadata.json"  # Keras version, and when the model was saved
-CONFIG_MEMBER = "config.json"
-REQUIRED_MEMBERS = (DATED_MEMBER, CONFIG_MEMBER, WEIGHTS_MEMBER, MEMBER)
-ASSETS = "assets/"  # vocabularies of text layers; no other members are allowed
-ASSET_ENDINGS = (".txt", ".json", ".spm")
+REQUIRED_MEMBERS = (METADATA_MEMBER, CONFIG_MEMBER, WEIGHTS_MEMBER, MEMBER)
+ASSET_ENDINGS = (".txt", ".json", ".spm")  # vocabularies of text layers
 SHARED_KEY = "shared_object_id"  # marks objects in the config that layers share
 ENDING = ".keras"  # suffix of the model files
 
@@ -207,7 +210,7 @@ def digest(source: Path | BinaryIO) -> str:
     with _opened(source) as archive:
         config = json.dumps(_numbered_anew(_json(archive, CONFIG_MEMBER), {}), sort_keys=True)
         parts = {CONFIG_MEMBER: hex_digest(config)}
-        for name in set(archive.namelist()) - {DATED_MEMBER, CONFIG_MEMBER}:
+        for name in set(archive.namelist()) - {METADATA_MEMBER, CONFIG_MEMBER}:
             with archive.open(name) as content:
                 parts[name] = file_digest(content)
     return hex_digest("".join(f"{name}\0{part}\n" for name, part in sorted(parts.items())))
@@ -316,11 +319,11 @@ def _check_members(archive: zipfile.ZipFile) -> None:
     for name in names:
         if name.startswith("/") or ".." in name.split("/") or "\\" in name:
             raise UserError(f"its member {name[:200]!r} has a name that leads out of it")
-        asset = name.startswith(ASSETS) and name.endswith((*ASSET_ENDINGS, "/"))
+        asset = name.startswith(ASSETS_FOLDER) and name.endswith((*ASSET_ENDINGS, "/"))
         if name not in REQUIRED_MEMBERS and not asset:
             raise UserError(
                 f"its member {name[:200]!r} is no part of a model; there may be "
-                f"{', '.join(REQUIRED_MEMBERS)} and, in {ASSETS}, {', '.join(ASSET_ENDINGS)}"
+                f"{', '.join(REQUIRED_MEMBERS)} and, in {ASSETS_FOLDER}, {', '.join(ASSET_ENDINGS)}"
             )
     for name in REQUIRED_MEMBERS:
         if name not in names:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import h5py
-import numpy as np
 
+from ooodist.checkpoint.archive import number_type
 from ooodist.errors import UserError
 
 
@@ -32,23 +32,6 @@ def plain_dataset(store: h5py.File, place: str) -> h5py.Dataset:
     elsewhere = node.external is not None or node.chunks is not None or node.is_virtual
     if elsewhere or node.id.get_storage_size() != node.nbytes:
         raise UserError(f"the values of {place[:200]!r} are not stored one after the other")
-    if _type_of(node) is None:
+    if number_type(node) is None:
         raise UserError(f"the values of {place[:200]!r} are {node.dtype}, no numbers")
     return node
-
-
-def values_of(stored: h5py.Dataset) -> np.ndarray:
-    """The values of a data set, including bfloat16, which HDF5 itself lacks."""
-    values = np.asarray(stored[()])
-    return values.view(_type_of(stored) or values.dtype)
-
-
-def _type_of(stored: h5py.Dataset) -> np.dtype | None:
-    """The dtype of the values; None if they are not numbers."""
-    if stored.dtype.kind in "fiub":
-        return np.dtype(stored.dtype)
-    if stored.dtype == np.dtype("V2") and stored.attrs.get("dtype") == "bfloat16":
-        import ml_dtypes  # comes with Keras
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return None

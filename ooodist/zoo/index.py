@@ -135,7 +135,7 @@ class Index:
         return _row(found[0]) if found else None
 
     def states(self) -> dict[str, State]:
-        """Returns, by id, the state of each model's file when it was read."""
+        """The state of each model's file when it was read, by id."""
         found = self._execute("select id, bytes, version from models")
         return {model: State(size, version) for model, size, version in found}
 
@@ -149,7 +149,7 @@ class Index:
             self._connection.execute("update models set summarized = 1")
 
     def outlines(self, models: Collection[str]) -> dict[str, bytes]:
-        """Returns, by id, the packed outlines of those models that exist; see ``unpacked``."""
+        """The packed outlines of those models that exist, by id; see ``unpacked``."""
         found: dict[str, bytes] = {}
         wanted = list(models)
         for start in range(0, len(wanted), MOST_PARAMETERS):

@@ -112,9 +112,7 @@ class Storage(Store):
                 file.seek(0)
                 with self.files.open(path, "wb") as copy:
                     shutil.copyfileobj(file, copy, 2**20)
-                if self.is_local:
-                    with Path(path).open("rb") as written:
-                        os.fsync(written.fileno())
+                self.flush(path)
             yield path
         finally:
             self._delete(path)

@@ -231,10 +231,6 @@ class Zoo:
         with self._opened(model) as file:
             return entries.read(file)
 
-    def weights(self, model: str) -> dict[str, np.ndarray]:
-        """The weights of a model by name; counts and raises as :meth:`open`."""
-        return self.fetch(model)[1]
-
     def fetch(self, model: str) -> tuple[Entry, dict[str, np.ndarray]]:
         """The entry and the weights of a model; counts and raises as :meth:`open`."""
         with self.open(model) as file:

@@ -12,8 +12,10 @@ import keras
 import numpy as np
 import pytest
 
-from ooodist.checkpoint import archive, keras_file
+from ooodist.checkpoint import archive
 from ooodist.checkpoint.archive import KerasFile
+from ooodist.checkpoint.content import EXTRAS
+from ooodist.checkpoint.keras_file import ModelContent
 from ooodist.errors import UserError
 from tests.checkpoint.examples import assert_same, make_model, state_of, values_of
 
@@ -26,7 +28,9 @@ def model(request: pytest.FixtureRequest) -> keras.Model:
 @pytest.fixture
 def file(model: keras.Model, tmp_path: Path) -> Path:
     file = tmp_path / "a.keras"
-    keras_file.write(file, model, state_of(), [weight.numpy() for weight in model.weights])
+    archive.write(
+        file, ModelContent(model, state_of(), [weight.numpy() for weight in model.weights])
+    )
     return file
 
 
@@ -44,11 +48,15 @@ def test_each_variable_is_read_alone_in_any_order(model: keras.Model, file: Path
 
 def test_its_layout(model: keras.Model, file: Path) -> None:
     with KerasFile(file) as read:
-        groups, places = read.layout()
-        assert json.loads(read.read_text(archive.CONFIG_MEMBER))["config"]["name"] == "example"
-        assert read.assets() == {}
+        groups, extras = read.groups, read.extras
+        assert json.loads(read.config)["config"]["name"] == "example"
+        assert read.assets == []
         known = [place for variable in read.state.variables for place in variable.places]
-    assert sorted(places) == sorted(known)
+        assert len(known) == len(set(known))
+        for index, variable in enumerate(read.state.variables):
+            for place in variable.places:
+                assert_same(read.value(EXTRAS, place), read.read(index))
+    assert extras == []
     assert groups["layers/embedding/vars"] == "embedding"
     assert groups["optimizer/vars"].startswith("adam")
 
@@ -78,8 +86,9 @@ def test_a_file_of_an_earlier_ooodist(file: Path) -> None:
         del variable["places"]
     rewrite(file, {archive.STATE_MEMBER: json.dumps(state).encode()})
     archive.read_state(file)  # it is a checkpoint
-    with pytest.raises(UserError, match=r"does not say where embedding/embeddings is: an earlier"):
-        KerasFile(file)
+    message = r"does not say where embedding/embeddings is: an earlier"
+    with KerasFile(file) as read, pytest.raises(UserError, match=message):
+        read.read(0)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_what_a_person_gets_wrong(
     monkeypatch.chdir(output.parent)
     Path("there.keras").write_bytes(b"no archive")
     Path("empty").mkdir()
-    folders.link(output / folders.parts_name(2), output / "best-epoch-000002")
+    folders.duplicate(output / folders.parts_name(2), output / "best-epoch-000002")
     (output / "best-epoch-000002" / part_name(0)).unlink()
     before = sorted(Path().rglob("*"))
     assert main(arguments) == 2

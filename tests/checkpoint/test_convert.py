@@ -20,6 +20,7 @@ from ooodist.checkpoint import archive, convert, keras_file
 from ooodist.checkpoint import folder as folders
 from ooodist.checkpoint.archive import KerasFile
 from ooodist.checkpoint.arrays import Writer
+from ooodist.checkpoint.keras_file import ModelContent
 from ooodist.checkpoint.parts import Manifest, Parts, part_name, write_manifest
 from ooodist.checkpoint.state import Variable
 from ooodist.errors import UserError
@@ -62,7 +63,7 @@ def test_a_merged_file_is_what_keras_would_have_written(
     model = make_model(optimizer, policy)
     write_parts(tmp_path / "parts", model)
     convert.merge(tmp_path / "parts", tmp_path / "merged.keras")
-    keras_file.write(tmp_path / "plain.keras", model, state_of())
+    archive.write(tmp_path / "plain.keras", ModelContent(model, state_of()))
 
     merged, plain = content_of(tmp_path / "merged.keras"), content_of(tmp_path / "plain.keras")
     assert merged.keys() == plain.keys()
@@ -92,7 +93,7 @@ def test_there_and_back(has_best: bool, tmp_path: Path) -> None:
     model = make_model(policy="bfloat16")
     best = [weight.numpy() for weight in model.weights] if has_best else None
     model.weights[0].assign(model.weights[0] + 1)
-    keras_file.write(tmp_path / "a.keras", model, state_of(), best)
+    archive.write(tmp_path / "a.keras", ModelContent(model, state_of(), best))
     convert.split(tmp_path / "a.keras", tmp_path / "parts")
     with Parts(tmp_path / "parts") as parts:
         parts.verify()
@@ -103,7 +104,8 @@ def test_there_and_back(has_best: bool, tmp_path: Path) -> None:
             assert_same(parts.read_best(index), value)
     convert.merge(tmp_path / "parts", tmp_path / "b.keras")
     assert archive.read_state(tmp_path / "b.keras") == archive.read_state(tmp_path / "a.keras")
-    one, other = (keras_file.read_best_weights(tmp_path / f"{n}.keras", model) for n in "ab")
+    with KerasFile(tmp_path / "a.keras") as a, KerasFile(tmp_path / "b.keras") as b:
+        one, other = a.best(), b.best()
     assert (one is None) == (not has_best)
     for mine, theirs in zip(one or (), other or (), strict=True):
         assert_same(mine, theirs)
@@ -169,7 +171,7 @@ def test_what_cannot_be_split(tmp_path: Path) -> None:
     model.save(tmp_path / "plain.keras")
     with pytest.raises(UserError, match=r"plain\.keras is not a checkpoint of ooodist"):
         convert.split(tmp_path / "plain.keras", tmp_path / "parts")
-    keras_file.write(tmp_path / "a.keras", model, state_of())
+    archive.write(tmp_path / "a.keras", ModelContent(model, state_of()))
     with zipfile.ZipFile(tmp_path / "a.keras") as whole:
         state = json.loads(whole.read(archive.STATE_MEMBER))
     state["fingerprint"] = "0" * 64
@@ -181,14 +183,21 @@ def test_what_cannot_be_split(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.keras", "b.keras", "plain.keras"]
 
 
-def test_residuals_are_left_out_with_a_word(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_ranks_keep_is_kept(tmp_path: Path) -> None:
     model = make_model()
-    residuals = {model.weights[0].path: np.ones(3, np.float32)}
-    keras_file.write(tmp_path / "a.keras", model, state_of(), by_rank=residuals)
+    residuals = {
+        f"residual/{model.weights[0].path}": np.arange(6, dtype=np.float32).reshape(3, 2),
+        "low_rank/scalar": np.ones(3, np.float64),
+    }
+    archive.write(tmp_path / "a.keras", ModelContent(model, state_of(), by_rank=residuals))
     convert.split(tmp_path / "a.keras", tmp_path / "parts")
-    assert "what gradients have lost on a wire of 16 bits is left out" in caplog.text
+    convert.merge(tmp_path / "parts", tmp_path / "b.keras")
+    for path in (tmp_path / "parts", tmp_path / "b.keras"):
+        with folders.open_checkpoint(path) as saved:
+            found = saved.by_rank()
+        assert found.keys() == residuals.keys()
+        for name, expected in residuals.items():
+            np.testing.assert_array_equal(found[name], expected, strict=True)
 
 
 def test_a_damaged_part_leaves_the_file_before(tmp_path: Path) -> None:

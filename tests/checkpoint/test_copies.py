@@ -9,9 +9,10 @@ import fsspec
 import keras
 import pytest
 
+from ooodist.checkpoint import archive
 from ooodist.checkpoint import folder as folders
-from ooodist.checkpoint import keras_file
 from ooodist.checkpoint.copies import Copies
+from ooodist.checkpoint.keras_file import ModelContent
 from ooodist.checkpoint.parts import MANIFEST_NAME
 from ooodist.errors import UserError
 from ooodist.util.replacing import INCOMPLETE_PREFIX
@@ -42,7 +43,7 @@ def write(folder: Path, model: keras.Model, epoch: int, *, in_parts: bool) -> Pa
         write_parts(path, model, state=state_of(epoch))
     else:
         path = folder / folders.file_name(epoch)
-        keras_file.write(path, model, state_of(epoch))
+        archive.write(path, ModelContent(model, state_of(epoch)))
     return path
 
 

@@ -123,7 +123,7 @@ def test_what_fails_leaves_the_one_before(tmp_path: Path) -> None:
 def test_a_link_costs_no_space_and_outlives_its_source(tmp_path: Path) -> None:
     source = make(tmp_path / folders.parts_name(3), "values")
     target = tmp_path / folders.best_parts_name(3)
-    folders.link(source, target)
+    folders.duplicate(source, target)
     assert (target / "part-0.npz").stat().st_ino == (source / "part-0.npz").stat().st_ino
     folders.delete(source)
     assert (target / "part-0.npz").read_text() == "values"
@@ -137,6 +137,6 @@ def test_where_links_do_not_work_files_are_copied(
 
     monkeypatch.setattr(os, "link", refuse)
     source = make(tmp_path / folders.parts_name(3), "values")
-    folders.link(source, tmp_path / "copy")
+    folders.duplicate(source, tmp_path / "copy")
     assert (tmp_path / "copy" / "part-0.npz").read_text() == "values"
     assert (tmp_path / "copy" / "part-0.npz").stat().st_nlink == 1

@@ -19,6 +19,8 @@ import pytest
 
 from ooodist.checkpoint import archive, keras_file
 from ooodist.checkpoint import folder as folders
+from ooodist.checkpoint.archive import KerasFile
+from ooodist.checkpoint.keras_file import ModelContent
 from ooodist.checkpoint.state import State, check_fits
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
@@ -72,7 +74,7 @@ def model() -> keras.Model:
 @pytest.fixture
 def file(model: keras.Model, tmp_path: Path) -> Path:
     file = tmp_path / folders.file_name(1)
-    keras_file.write(file, model, state_of(model))
+    archive.write(file, ModelContent(model, state_of(model)))
     return file
 
 
@@ -112,7 +114,7 @@ def test_every_variable_is_restored_bit_for_bit(
     model = make_model(optimizer=optimizer(), policy=policy)
     train(model)
     state = state_of(model)
-    keras_file.write(tmp_path / "a.keras", model, state)
+    archive.write(tmp_path / "a.keras", ModelContent(model, state))
 
     other = make_model(optimizer=optimizer(), policy=policy)
     assert keras_file.fingerprint(other) != state.fingerprint
@@ -161,14 +163,16 @@ def test_best_weights_travel_in_the_same_file(dtype: str, tmp_path: Path) -> Non
     best = [np.asarray(value) for value in model.get_weights()]
     train(model)
     file = tmp_path / "a.keras"
-    keras_file.write(file, model, state_of(model), best)
-    read = keras_file.read_best_weights(file, model)
+    archive.write(file, ModelContent(model, state_of(model), best))
+    with KerasFile(file) as whole:
+        read = whole.best()
     assert read is not None
     for saved, expected in zip(read, best, strict=True):
         assert saved.dtype == expected.dtype
         np.testing.assert_array_equal(saved, expected)
-    keras_file.write(file, model, state_of(model))
-    assert keras_file.read_best_weights(file, model) is None
+    archive.write(file, ModelContent(model, state_of(model)))
+    with KerasFile(file) as whole:
+        assert whole.best() is None
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9, 0.999])
@@ -205,11 +209,11 @@ def test_writing_many_takes_no_memory(model: keras.Model, file: Path) -> None:
     """An optimizer that Keras makes in each save would keep 71 kB."""
     state = state_of(model)
     for _ in range(5):
-        keras_file.write(file, model, state)
+        archive.write(file, ModelContent(model, state))
     before = resident_bytes()
     assert before is not None
     for _ in range(40):
-        keras_file.write(file, model, state)
+        archive.write(file, ModelContent(model, state))
     after = resident_bytes()
     assert after is not None
     assert after - before < 40 * 20_000
@@ -232,8 +236,8 @@ def test_what_is_no_checkpoint_is_refused(model: keras.Model, tmp_path: Path) ->
 
 def test_only_the_newest_are_kept(file: Path) -> None:
     for epoch in (2, 3, 10):
-        keras_file.copy(file, file.parent / folders.file_name(epoch))
-    keras_file.copy(file, file.parent / folders.BEST_NAME)
+        folders.duplicate(file, file.parent / folders.file_name(epoch))
+    folders.duplicate(file, file.parent / folders.BEST_NAME)
     (file.parent / f"{folders.INCOMPLETE_PREFIX}x").touch()
     folders.prune(file.parent, keep=2)
     names = sorted(path.name for path in file.parent.iterdir())
@@ -248,7 +252,7 @@ def test_weights_that_are_not_finite_are_not_written(model: keras.Model, file: P
     message = f"weight {kernel.path} is not finite at 1 of {healthy.size} places"
     try:
         with pytest.raises(UserError, match=message):
-            keras_file.write(file, model, state_of(model))
+            archive.write(file, ModelContent(model, state_of(model)))
     finally:
         kernel.assign(healthy)  # the model is shared by the tests of this file
     assert file.read_bytes() == before
@@ -258,11 +262,11 @@ def test_a_failed_write_leaves_the_one_before(model: keras.Model, file: Path) ->
     before = file.read_bytes()
     unwritable = replace(state_of(model), config={"x": object()})
     with pytest.raises(TypeError):
-        keras_file.write(file, model, unwritable)
+        archive.write(file, ModelContent(model, unwritable))
     assert file.read_bytes() == before
     assert [path.name for path in file.parent.iterdir()] == [file.name]
     with pytest.raises(UserError, match="cannot be written: "):
-        keras_file.write(file.parent / "nowhere" / "a.keras", model, state_of(model))
+        archive.write(file.parent / "nowhere" / "a.keras", ModelContent(model, state_of(model)))
 
 
 SAVES_FOR_EVER = """
@@ -270,13 +274,14 @@ import itertools, sys
 from pathlib import Path
 import keras
 from ooodist.checkpoint import folder as folders
-from ooodist.checkpoint import keras_file
+from ooodist.checkpoint import archive
+from ooodist.checkpoint.keras_file import ModelContent
 from tests.checkpoint.test_keras_file import make_model, state_of
 
 model = make_model(width=400_000)
 for epoch in itertools.count(1):
     state = state_of(model, epoch)
-    keras_file.write(Path(sys.argv[1]) / folders.file_name(epoch), model, state)
+    archive.write(Path(sys.argv[1]) / folders.file_name(epoch), ModelContent(model, state))
     folders.prune(Path(sys.argv[1]), keep=1)
 """
 

@@ -312,7 +312,7 @@ def test_any_config_survives_yaml(
         ("data={augment: true}", "data.name is missing; give the name: one of digits"),
         ("model.name=resnet21", "(did you mean resnet20?)"),
         ("model.widht=3", "there is no key model.widht (did you mean width?); model has weights"),
-        ("model.width=0", "model.width is 0; it must be 1 or more"),
+        ("model.width=0", "model.width is 0; it must be a whole number, at least 1"),
         ("model=3", "model is 3; it must be text or a group of keys"),
         ("optimizer.name=sdg", "optimizer.name is sdg (did you mean sgd?); a Keras optimizer is"),
         ("optimizer.name=multi_optimizer", "optimizer.name is multi_optimizer"),

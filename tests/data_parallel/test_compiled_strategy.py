@@ -131,7 +131,7 @@ def test_compile_does_not_take_the_order_from_a_single_worker() -> None:
         ),
         ({"accumulate": 2, "on_nan": "skip"}, "but accumulate is 2: steps that XLA"),
         ({"elastic": {"rho": 0.5}}, "but elastic trains some of the weights"),
-        ({"jit_compile": "perhaps"}, "jit_compile is 'perhaps'; it must be True, False, auto or"),
+        ({"jit_compile": "perhaps"}, "jit_compile is perhaps; it must be auto or true or false or"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:

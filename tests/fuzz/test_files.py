@@ -9,8 +9,9 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from ooodist.checkpoint import archive
 from ooodist.checkpoint import folder as folders
-from ooodist.checkpoint import keras_file
+from ooodist.checkpoint.keras_file import ModelContent
 from ooodist.checkpoint.parts import MANIFEST_NAME
 from ooodist.zoo import entry
 from ooodist.zoo.service import zoo_pb2
@@ -27,7 +28,7 @@ def checkpoints() -> tuple[Path, Path]:
     """A valid checkpoint of each form."""
     folder = scratch()
     model = make_model()
-    keras_file.write(folder / "whole.keras", model, state_of())
+    archive.write(folder / "whole.keras", ModelContent(model, state_of()))
     write_parts(folder / "parts", model)
     return folder / "whole.keras", folder / "parts"
 

@@ -22,7 +22,7 @@ engine = ooodist.init(planned=True)
 import keras  # noqa: E402
 
 from ooodist import engines  # noqa: E402
-from ooodist.data_parallel import live_strategy, planning  # noqa: E402
+from ooodist.data_parallel import data_parallel_strategy  # noqa: E402
 from ooodist.graph.ops import ancestors, producers  # noqa: E402
 from ooodist.planner.data_parallel import plan as plans  # noqa: E402
 from ooodist.planner.data_parallel.plan import Plan, carried_exchanges  # noqa: E402
@@ -39,8 +39,8 @@ measuring.REPEATS = 1
 measuring.RUN_SECONDS = measuring.COMPUTE_SECONDS = measuring.BESIDE_SECONDS = 0.02
 measuring.MOST_BYTES, measuring.MOST_AT_A_TIME, measuring.TINY_AT_A_TIME = 1 << 16, 2, 2
 measuring.CHECK_TOLERANCE = 1e9  # or a busy machine would have the network measured for each plan
-limits_of = planning.limits_of
-planning.limits_of = live_strategy.limits_of = lambda *given, **named: replace(
+limits_of = data_parallel_strategy.limits_of
+data_parallel_strategy.limits_of = lambda *given, **named: replace(
     limits_of(*given, **named), evaluations=200
 )
 PROFILES = tempfile.mkdtemp()  # removed with the job
@@ -258,16 +258,16 @@ def plans_that_do_not_fit_are_refused() -> None:
 
 
 def one_plan_file_for_all() -> None:
-    from ooodist.data_parallel.planning import read_plan
+    from ooodist.data_parallel.planning import shared_plan
 
     plan = random_plan(2)
     with tempfile.TemporaryDirectory() as folder:  # another one on each rank
         file = Path(folder) / "plan.yaml"
         if engine.rank == 0:
             plans.write(plan, file)
-        assert read_plan(file, engine).plan == plan
+        assert shared_plan(lambda: plans.read(file), engine) == plan
         with pytest.raises(ooodist.UserError, match="cannot be read"):
-            read_plan(Path(folder) / "none.yaml", engine)
+            shared_plan(lambda: plans.read(Path(folder) / "none.yaml"), engine)
 
 
 CHECKS = (

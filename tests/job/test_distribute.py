@@ -226,7 +226,7 @@ def test_an_order_of_ones_own() -> None:
     [
         ({"order": "firstk"}, "'firstk'; it must be one of inorder, first_k, priority, planned, a"),
         ({"k": 3}, "k = 3 is for first_k alone"),
-        ({"steps_per_execution": 0}, "steps_per_execution is 0; .* at least 1"),
+        ({"steps_per_execution": 0}, "steps_per_execution is 0; .* 1 to 128"),
         ({"steps_per_execution": 1.5}, "steps_per_execution is 1.5"),
         ({"accumulate": -1}, "accumulate is -1"),
         ({"credit": 0}, "credit is 0"),

@@ -20,8 +20,9 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ooodist import engines
+from ooodist.checkpoint import archive
 from ooodist.checkpoint import folder as folders
-from ooodist.checkpoint import keras_file
+from ooodist.checkpoint.keras_file import ModelContent
 from ooodist.checkpoint.state import State
 from ooodist.config import job as job_file
 from ooodist.engines.base import Engine
@@ -310,7 +311,7 @@ def test_ranks_share_what_gradients_had_lost(
     model = keras.models.load_model(file)
     lost = {"a/kernel": np.float32([[1, 2], [0, -5], [0.5, 0]]), "b": np.float64([3, 4, 2])}
     by_rank = {f"residual/{name}": value for name, value in lost.items()}
-    keras_file.write(tmp_path / "lost.keras", model, state, by_rank=by_rank)
+    archive.write(tmp_path / "lost.keras", ModelContent(model, state, by_rank=by_rank))
     source = resume.Source(tmp_path / "lost.keras", replace(state, size=3))
     rank_state = RankState({RESIDUAL})
     resume.restore_rank_state(engine, source, rank_state)

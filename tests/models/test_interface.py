@@ -100,7 +100,7 @@ def test_regression_of_several_numbers() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("mlp", {"layers": (8, 0)}, "model.layers is 0; it must be 1 or more"),
+        ("mlp", {"layers": (8, 0)}, "model.layers[1] is 0; it must be a whole number, at least 1"),
         ("mlp", {"dropout": 1.0}, "model.dropout is 1.0"),
         ("mlp", {"activation": "rellu"}, "model.activation is 'rellu'"),
         ("resnet20", {"normalization": "group"}, "must be one of batch, layer, none"),

@@ -171,7 +171,7 @@ def check_a_loss_that_does_not_come_is_an_error(
 
 def main(names: list[str]) -> None:
     """Runs the checks, all with the same communicator for records, as the plans of a pipeline."""
-    ranks = make_ranks(ENGINE, POSITIONS, REPLICAS)
+    ranks = make_ranks(ENGINE.world, POSITIONS, REPLICAS)
     record_world = ranks.world.Dup()
     for name in names:
         model = compiled()

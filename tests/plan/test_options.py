@@ -46,10 +46,10 @@ def test_what_is_no_whole_number(text: str) -> None:
         whole_number(text, "--pipeline", least=0)
 
 
-def test_lists_of_words() -> None:
+def test_lists_of_words_and_numbers() -> None:
     options = parse(["--pipeline", "4", "8", "--schedule", "auto", "1f1b", "--memory", "1GiB"])
-    assert (options.pipeline, options.schedule) == (["4", "8"], ["auto", "1f1b"])
-    assert (options.microbatches, options.chunks, options.memory) == (None, None, "1GiB")
+    assert (options.pipeline, options.schedule) == ([4, 8], ["auto", "1f1b"])
+    assert (options.microbatches, options.chunks, options.memory) == (None, None, 1 << 30)
 
 
 @pytest.mark.parametrize("arguments", [["--pipeline"], ["--pipelines", "4"], ["--pipe", "4"]])

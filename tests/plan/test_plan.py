@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -110,6 +111,9 @@ def test_costs_of_a_file_on_a_described_cluster(costs_file: Path, tmp_path: Path
         "lower bound",
     ):
         assert f"\n{name}" in "\n".join(lines)
+    assert "\nplanned: " in "\n".join(lines)
+    drawn = [line for line in lines if line.startswith(("compute ", "push and pull "))]
+    assert [line.partition("|")[2][:2] for line in drawn] == ["FF", ".."]
     plan = check_files(output)
     assert (plan.name, plan.engine, plan.workers, plan.model) == ("planned", "byteps", 4, "")
     assert plan.steps_per_execution <= 3
@@ -148,7 +152,7 @@ def test_gradients_in_16_bits_have_a_row(costs_file: Path, tmp_path: Path, capsy
     output = tmp_path / "out"
     arguments = ["--wire", "planned", "--steps-per-execution", "1", "--output", str(output)]
     assert program.main(["--costs", str(costs_file), *CLUSTER, *arguments]) == 0
-    assert "\nplanned, with a wire: float16 for " in capsys.readouterr().out
+    assert "\nplanned, in fewer bytes: float16 for " in capsys.readouterr().out
     rows = {row["plan"]: row for row in table_rows(output)}
     assert list(rows)[-3:] == ["planned", "narrow", "lower_bound"]
     bound, narrow, planned = (
@@ -159,6 +163,24 @@ def test_gradients_in_16_bits_have_a_row(costs_file: Path, tmp_path: Path, capsy
     assert plan.wire == "float16"
     num_bytes = {weight.name: weight.num_bytes for weight in small_costs().weights}
     assert int(rows["narrow"]["narrow_bytes"]) == sum(num_bytes[name] for name in plan.narrow) > 0
+
+
+def test_gradients_in_low_rank_have_a_row(costs_file: Path, tmp_path: Path, capsys: Any) -> None:
+    costs = small_costs()
+    weights = tuple(replace(weight, columns=256) for weight in costs.weights)
+    costs_file.write_text(yaml_dataclass.dump(replace(costs, weights=weights)))
+    output = tmp_path / "out"
+    arguments = ["--low-rank", "auto", "--output", str(output)]
+    arguments += ["--workers", "4", "--bandwidth", "100Mbit"]
+    assert program.main(["--costs", str(costs_file), *arguments]) == 0
+    assert "\nplanned, in fewer bytes: rank " in capsys.readouterr().out
+    rows = {row["plan"]: row for row in table_rows(output)}
+    bound, narrow, planned = (
+        float(rows[name]["step_ms"]) for name in ("lower_bound", "narrow", "planned")
+    )
+    assert bound <= narrow < planned / 2
+    plan = check_files(output, "narrow")
+    assert rows["narrow"]["low_rank"].startswith(f"rank {plan.low_rank[0].rank} for ")
 
 
 def test_many_clusters(costs_file: Path, tmp_path: Path, capsys: Any) -> None:

@@ -22,7 +22,7 @@ from ooodist.planner.data_parallel.search import (
     predicted,
 )
 from ooodist.planner.data_parallel.simulate import Simulator
-from ooodist.planner.narrowing import LEAST_GAIN, TOLERANCE, all_narrow, narrow_bytes
+from ooodist.planner.narrowing import LEAST_GAIN, TOLERANCE, all_in, narrow_bytes
 from ooodist.planner.wire import at_least, narrowed
 from tests.planner import instances
 from tests.planner.chains import chain_costs, each_alone
@@ -62,7 +62,7 @@ def test_a_plan_that_narrows_all_is_one_of_narrowed_costs(data: DataObject) -> N
     network = data.draw(instances.networks())
     plan = data.draw(instances.plans(costs))
     costs = doubled(costs)
-    narrow = all_narrow(plan, costs, "float16")
+    narrow = all_in(plan, costs, "float16")
     assert Simulator(*narrowed(costs, network, "float16")).step_seconds(plan) == pytest.approx(
         Simulator(costs, network).step_seconds(narrow)
     )

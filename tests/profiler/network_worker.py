@@ -21,6 +21,7 @@ from ooodist.planner.costs import Network  # noqa: E402
 from ooodist.profiler import exchange_timing, storage  # noqa: E402
 from ooodist.profiler import network as measuring  # noqa: E402
 from ooodist.profiler.storage import profile_of  # noqa: E402
+from ooodist.settings.sections import PlanningConfig  # noqa: E402
 from ooodist.util.yaml_dataclass import dump  # noqa: E402
 from tests.profiler.models import batch, dense_chain  # noqa: E402
 
@@ -74,7 +75,7 @@ def check_profile(folder: Path) -> None:
     # Only rank 0 reads and writes.
     own = folder if engine.rank == 0 else folder / "none"
     model = dense_chain()
-    first = profile_of(model, batch(engine.rank), engine, folder=own)
+    first = profile_of(model, batch(engine.rank), engine, PlanningConfig(profiles=str(own)))
     engine.check_equal("the profile", dump(first))
     assert first.conditions.workers == engine.size
     seconds = np.array(first.costs.compute_seconds)
@@ -82,9 +83,9 @@ def check_profile(folder: Path) -> None:
     engine.barrier()
     assert len(list(folder.iterdir())) == 1
     storage.still_holds = lambda *_: True
-    assert profile_of(model, batch(), engine, folder=own) == first
+    assert profile_of(model, batch(), engine, PlanningConfig(profiles=str(own))) == first
     storage.still_holds = lambda *_: False
-    again = profile_of(model, batch(), engine, folder=own)
+    again = profile_of(model, batch(), engine, PlanningConfig(profiles=str(own)))
     engine.check_equal("the profile", dump(again))
     assert again.costs == first.costs
     assert not (folder / "none").exists()

@@ -16,6 +16,7 @@ from ooodist.planner.costs import Network, SavedTensor, StepCosts, UnitCost, Wei
 from ooodist.profiler import folder, storage
 from ooodist.profiler.conditions import Conditions, Machine
 from ooodist.profiler.folder import Profile, file_name, find, from_yaml, write
+from ooodist.settings.sections import PlanningConfig
 from ooodist.util.yaml_dataclass import dump
 from tests.profiler.models import batch, compiled, dense_chain
 
@@ -129,7 +130,10 @@ def profile_of(folder: Path, *, anew: bool = False, samples: int = 64) -> Profil
     x, y = batch()
     model = dense_chain()
     return storage.profile_of(
-        model, (x[:samples], y[:samples]), LocalEngine(), folder=folder, anew=anew
+        model,
+        (x[:samples], y[:samples]),
+        LocalEngine(),
+        PlanningConfig(profiles=str(folder), profile_anew=anew),
     )
 
 
@@ -149,7 +153,7 @@ def test_the_steps_beside_which_exchanges_are_measured_leave_no_trace(
     model = dense_chain()
     model.train_on_batch(*batch())
     before = [variable.numpy() for variable in (*model.variables, *model.optimizer.variables)]
-    storage.profile_of(model, batch(), LocalEngine(), folder=tmp_path)
+    storage.profile_of(model, batch(), LocalEngine(), PlanningConfig(profiles=str(tmp_path)))
     assert made.networks == 1
     after = [variable.numpy() for variable in (*model.variables, *model.optimizer.variables)]
     for one, other in zip(before, after, strict=True):
@@ -200,7 +204,7 @@ def test_whether_there_is_any_of_a_model(tmp_path: Path, made: Made) -> None:
     model = dense_chain()
     assert not folder.has_any(tmp_path, model.name, "local", 1)
     assert not folder.has_any(tmp_path / "none", model.name, "local", 1)
-    storage.profile_of(model, batch(), LocalEngine(), folder=tmp_path)
+    storage.profile_of(model, batch(), LocalEngine(), PlanningConfig(profiles=str(tmp_path)))
     assert folder.has_any(tmp_path, model.name, "local", 1)
     assert not folder.has_any(tmp_path, model.name, "local", 2)
     assert not folder.has_any(tmp_path, model.name, "horovod", 1)
@@ -212,4 +216,4 @@ def test_fails_with_what_is_wrong(tmp_path: Path) -> None:
     model.trainable = False
     compiled(model)
     with pytest.raises(UserError, match="0 backward passes"):
-        storage.profile_of(model, batch(), LocalEngine(), folder=tmp_path)
+        storage.profile_of(model, batch(), LocalEngine(), PlanningConfig(profiles=str(tmp_path)))

@@ -16,8 +16,9 @@ from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.profiler.recording.timeline import ExchangeRun, Timeline, UnitRun
 from ooodist.profiler.recording.xplane import OpEvent
-from ooodist.report.data_parallel.tracks import predicted, recorded
-from ooodist.report.perfetto import Process, trace_events, write_perfetto
+from ooodist.report.chart import Chart
+from ooodist.report.data_parallel.charts import recorded, simulated
+from ooodist.report.perfetto import trace_events, write_perfetto
 from tests.planner.chains import chain_costs, each_alone
 
 
@@ -47,10 +48,10 @@ TIMELINE = Timeline(
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     path = tmp_path_factory.mktemp("trace") / "trace.json"
-    write_perfetto([recorded(TIMELINE, rank=3, first_step=9)], path)
+    write_perfetto([recorded(TIMELINE, first_step=9)], path)
     document = json.loads(path.read_text())
     assert "https://ui.perfetto.dev" in document["otherData"].values()
-    assert all(event["pid"] == 3 for event in document["traceEvents"])
+    assert all(event["pid"] == 0 for event in document["traceEvents"])
     found: list[dict[str, Any]] = document["traceEvents"]
     return found
 
@@ -127,19 +128,17 @@ SIMULATED = chain_costs([1, 2])  # F1 F2 W2 X2 W1, one second each
 SIMULATED_KEEPS = replace(SIMULATED, tensors=(SavedTensor(5, "F1", ("W1",)),), base_bytes=3)
 
 
-def simulated_process(number: int = 1) -> Process:
+def simulated_chart() -> Chart:
     """Two launches of two steps, seven seconds apart."""
     plan = Plan("planned", None, each_alone("w2", "w1"), steps_per_execution=2)
     network = Network("horovod", 2, seconds_per_byte=1.0)
     simulation = Simulator(SIMULATED_KEEPS, network).run(plan)
-    launches = [(100.0, 7), (200.0, 9)]
-    return predicted(
-        simulation, SIMULATED_KEEPS, number=number, title="predicted", launches=launches
-    )
+    calls = [(100.0, 7), (200.0, 9)]
+    return simulated(simulation, SIMULATED_KEEPS, network, name="predicted", calls=calls)
 
 
 def test_simulated_launches_are_shown_where_they_belong() -> None:
-    events = trace_events([simulated_process()])
+    events = trace_events([simulated_chart()])
     slices = [e for e in events if e["ph"] == "X"]
     assert {(track_of(events, e), e["cat"]) for e in slices} == {
         *(("compute", kind) for kind in ("F", "dX", "dW", "update")),
@@ -156,16 +155,16 @@ def test_simulated_launches_are_shown_where_they_belong() -> None:
 
 
 def test_memory_is_a_curve() -> None:
-    counters = [e for e in trace_events([simulated_process()]) if e["ph"] == "C"]
+    counters = [e for e in trace_events([simulated_chart()]) if e["ph"] == "C"]
     of_first_step = [(e["ts"] / 1e6 - 100, e["args"]["bytes"]) for e in counters[:3]]
     assert of_first_step == [(0, 3), (1, 8), (5, 3)]
-    assert {e["pid"] for e in counters} == {1}
+    assert {e["pid"] for e in counters} == {0}
 
 
 def test_arrows_of_simulated_launches_end_with_the_last() -> None:
-    process = simulated_process()
-    names = [[process.slices[place].name for place in arrow] for arrow in process.arrows]
-    steps = [[process.slices[place].details["step"] for place in arrow] for arrow in process.arrows]
+    chart = simulated_chart()
+    names = [[chart.bars[place].name for place in arrow] for arrow in chart.arrows]
+    steps = [[chart.bars[place].details["step"] for place in arrow] for arrow in chart.arrows]
     whole = [["W2", "w2", "F2"], ["W1", "w1", "F1"]]
     assert names == [*whole * 3, ["W2", "w2"], ["W1", "w1"]]
     assert steps[0] == [7, 7, 8]
@@ -174,15 +173,15 @@ def test_arrows_of_simulated_launches_end_with_the_last() -> None:
 
 def test_a_carried_exchange_is_shown_in_the_call_that_begins_with_it() -> None:
     plan = Plan("planned", ("X2", "W1", "W2"), each_alone("w1", "w2"), carried=("w2",))
-    simulation = Simulator(SIMULATED, Network("horovod", 2, seconds_per_byte=1.0)).run(plan)
-    process = predicted(
-        simulation, SIMULATED, number=1, title="predicted", launches=[(100.0, 7), (200.0, 8)]
-    )
-    shown = [(s.name, s.details["step"], s.start) for s in process.slices if s.kind == "exchange"]
+    network = Network("horovod", 2, seconds_per_byte=1.0)
+    simulation = Simulator(SIMULATED, network).run(plan)
+    calls = [(100.0, 7), (200.0, 8)]
+    chart = simulated(simulation, SIMULATED, network, name="predicted", calls=calls)
+    shown = [(s.name, s.details["step"], s.start) for s in chart.bars if s.lane == "exchange"]
     assert shown == [("w2", 6, 100.0), ("w1", 7, 105.0), ("w2", 7, 200.0), ("w1", 8, 205.0)]
     names = [
-        [(process.slices[place].name, process.slices[place].details["step"]) for place in arrow]
-        for arrow in process.arrows
+        [(chart.bars[place].name, chart.bars[place].details["step"]) for place in arrow]
+        for arrow in chart.arrows
     ]
     # What made the first is not shown.
     assert names == [
@@ -194,7 +193,7 @@ def test_a_carried_exchange_is_shown_in_the_call_that_begins_with_it() -> None:
 
 
 def test_processes_side_by_side() -> None:
-    events = trace_events([recorded(TIMELINE, title="measured"), simulated_process()])
+    events = trace_events([recorded(TIMELINE, name="measured"), simulated_chart()])
     names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
     assert names == ["measured", "predicted"]
     arrows = [(e["id"], e["pid"]) for e in events if e["ph"] == "s"]

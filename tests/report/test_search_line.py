@@ -9,7 +9,7 @@ import pytest
 
 from ooodist.planner.progress import SearchState
 from ooodist.report import search_line
-from ooodist.report.search_line import SearchLine, described
+from ooodist.report.search_line import described
 
 STATE = SearchState("random changes", 1200, 0.25, 4.7684, 6.0221)
 TEXT = (
@@ -40,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def show(stream: io.StringIO, clock: Clock, seconds: list[float]) -> str:
     start = clock.now
-    with SearchLine(stream) as line:
+    with search_line.search_line(stream) as line:
         for passed in seconds:
             clock.now = start + passed
             line(STATE)

@@ -13,7 +13,7 @@ import pytest
 
 import ooodist
 from ooodist import engines
-from ooodist.checkpoint import keras_file
+from ooodist.checkpoint.archive import KerasFile
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from tests.job.test_distribute import data, make
@@ -70,7 +70,10 @@ def test_a_job_names_one_and_goes_on_with_its_state(
     run(engine, tmp_path / "parts", JOB, "epochs=1")
     run(engine, tmp_path / "parts", JOB, "epochs=2", resume=True)
     files = [next((tmp_path / name).glob("*2.keras")) for name in ("whole", "parts")]
-    states = [keras_file.read_rank_state(file)["GradientNoise/steps"] for file in files]
+    states = []
+    for file in files:
+        with KerasFile(file) as saved:
+            states.append(saved.by_rank()["GradientNoise/steps"])
     np.testing.assert_array_equal(*states)
     assert states[0].shape == (1,)
     assert states[0] > 0

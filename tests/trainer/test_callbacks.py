@@ -12,13 +12,13 @@ import pytest
 
 from ooodist.compat.keras_deferred import has_value, release
 from ooodist.errors import UserError
+from ooodist.step.replicas import is_random_state
 from ooodist.trainer import writers
 from ooodist.trainer.callbacks import (
     Best,
     EpochLog,
     SeedEachEpoch,
     StopOnInvalidLoss,
-    random_states,
 )
 
 
@@ -90,7 +90,9 @@ def test_seeds_depend_on_seed_rank_epoch_and_layer(model: keras.Model) -> None:
         callback = SeedEachEpoch(seed, rank)
         callback.set_model(model)
         callback.on_epoch_begin(epoch)
-        return [tuple(np.asarray(state.value)) for state in random_states(model)]
+        return [
+            tuple(np.asarray(state.value)) for state in filter(is_random_state, model.variables)
+        ]
 
     assert len(states(1, 0, 0)) == 3
     all_of_them = [
@@ -104,7 +106,7 @@ def test_seeds_depend_on_seed_rank_epoch_and_layer(model: keras.Model) -> None:
 
 def test_random_states_of_other_ranks_are_left_alone() -> None:
     model = keras.Sequential([keras.Input((4,)), *(keras.layers.Dropout(0.5) for _ in range(2))])
-    first, second = random_states(model)
+    first, second = filter(is_random_state, model.variables)
     callback = SeedEachEpoch(1, 0)
     callback.set_model(model)
     callback.on_epoch_begin(0)

@@ -9,8 +9,9 @@ import keras
 import numpy as np
 import pytest
 
+from ooodist.checkpoint import archive, keras_file
 from ooodist.checkpoint import folder as folders
-from ooodist.checkpoint import keras_file
+from ooodist.checkpoint.keras_file import ModelContent
 from ooodist.compat.keras_deferred import has_value, release
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
@@ -26,7 +27,7 @@ def as_parts(folder: Path, model: keras.Model, best: list[np.ndarray] | None) ->
 
 
 def as_file(folder: Path, model: keras.Model, best: list[np.ndarray] | None) -> Path:
-    keras_file.write(folder / folders.file_name(3), model, state_of(), best)
+    archive.write(folder / folders.file_name(3), ModelContent(model, state_of(), best))
     return folder / folders.file_name(3)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,6 +16,9 @@ from ooodist.errors import UserError
 from ooodist.util.strict_yaml import parse
 from ooodist.util.yaml_dataclass import (
     LARGEST_INTEGER,
+    Checked,
+    Count,
+    Fraction,
     Range,
     dump,
     read,
@@ -111,6 +114,51 @@ def test_nan_and_infinity_are_in_no_range(number: str) -> None:
     for bounds in (Range(0), Range(0, 1)):
         with pytest.raises(UserError, match=re.escape(str(bounds))):
             read(Annotated[float, bounds], float(number), "x")
+
+
+@given(st.floats(-1, 2))
+def test_an_open_range_leaves_out_its_upper_bound(value: float) -> None:
+    bounds = Range(0, 1, is_open=True)
+    assert bounds.contains(value) is (0 <= value < 1)
+    assert str(bounds) == "at least 0 and less than 1"
+
+
+@dataclass(frozen=True)
+class Settings(Checked):
+    keys_at: ClassVar[str] = "job.part"
+
+    size: Count = 1
+    share: Fraction = 0.5
+    parts: tuple[Count, ...] = ()
+    inner: Inner | None = None
+    by_hand: Any = field(default=None, metadata={"reader": str})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"size": 0}, "job.part.size is 0; it must be a whole number, at least 1"),
+        ({"size": 2j}, "job.part.size is 2j; it must be a whole number"),
+        ({"share": 1.0}, "job.part.share is 1.0; it must be a number, at least 0 and less than 1"),
+        ({"parts": (1, 0)}, "job.part.parts[1] is 0; it must be a whole number"),
+        ({"inner": 3}, "job.part.inner is 3; it must be a group of keys or null"),
+    ],
+)
+def test_settings_check_themselves_where_a_program_makes_them(
+    given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        Settings(**given)
+    assert str(caught.value).startswith(message)
+
+
+def test_settings_that_are_right_stay_as_they_are() -> None:
+    inner = Inner(99)  # not checked by itself, and so not here
+    made = Settings(size=2, share=0, parts=(1, 2), inner=inner, by_hand=object)
+    assert (made.size, made.share, made.parts) == (2, 0, (1, 2))
+    assert made.inner is inner
+    assert made.by_hand is object
+    assert replace(made, size=3) == Settings(3, 0, (1, 2), inner, object)
 
 
 def test_a_key_that_was_renamed_is_named() -> None:

@@ -45,7 +45,7 @@ def test_it_is_read_and_nothing_is_lost(
         model = add(zoo, [4, 8])
         fill(disk)
         for _ in range(2):
-            assert set(zoo.weights(model)) == {"layer1/kernel", "layer1/bias"}
+            assert set(zoo.fetch(model)[1]) == {"layer1/kernel", "layer1/bias"}
             assert ids(zoo.query(outline([4, 8]), Wanted())) == [model]
         assert caplog.text.count("uses of models are not counted: database or disk is full") == 1
         with pytest.raises(UserError, match=r"cannot be written to zoo .*No space left"):
@@ -69,7 +69,7 @@ def test_it_is_opened_with_an_index_on_another_disk(
     fill(disk)
     with caplog.at_level(logging.WARNING, "ooodist"), Zoo(disk / "zoo") as zoo:
         assert ids(zoo.query(outline([4, 8]), Wanted())) == [model]
-        assert set(zoo.weights(model)) == {"layer1/kernel", "layer1/bias"}
+        assert set(zoo.fetch(model)[1]) == {"layer1/kernel", "layer1/bias"}
     assert f"the index {disk}/zoo/index.sqlite of the zoo cannot be used" in caplog.text
     assert f"another one is used meanwhile: {tmp_path}/home" in caplog.text
 

@@ -283,7 +283,7 @@ def test_probing_takes_the_best_of_three(three: str, caplog: pytest.LogCaptureFi
     [line] = [r.getMessage() for r in caplog.records if "losses after" in r.getMessage()]
     assert line.count(",") == PROBED - 1
     with Zoo(three) as zoo:
-        values = zoo.weights(found.parent)
+        values = zoo.fetch(found.parent)[1]
     for weight in model.weights:
         np.testing.assert_array_equal(weight, values[weight.path])
     assert int(model.optimizer.iterations) == 0

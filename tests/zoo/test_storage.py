@@ -47,7 +47,7 @@ def test_a_bucket_is_used_as_a_folder_is(
         second = add(zoo, [4, 9], name="second")
         assert ids(zoo.query(outline([4, 9]), Wanted())) == [second]
         assert zoo.entry(first).meta.name == "first"
-        assert zoo.weights(first)["layer1/kernel"].shape == (4, 8)
+        assert zoo.fetch(first)[1]["layer1/kernel"].shape == (4, 8)
         zoo.evict(second)
     (index,) = (tmp_path / "home" / ".cache" / "ooodist" / "zoo").glob("*.sqlite")
     with Zoo(address) as again:

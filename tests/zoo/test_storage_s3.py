@@ -28,10 +28,10 @@ def test_a_bucket_is_used_as_a_folder_is(bucket: str, add: Adder, tmp_path: Path
         first = add(zoo, [4, 8], name="first")
         second = add(zoo, [4, 9], name="second")
         assert ids(zoo.query(outline([4, 9]), Wanted())) == [second]
-        assert zoo.weights(first)["layer1/kernel"].shape == (4, 8)
+        assert zoo.fetch(first)[1]["layer1/kernel"].shape == (4, 8)
         zoo.evict(second)
         with pytest.raises(UserError, match="there is no model"):
-            zoo.weights(second)
+            zoo.fetch(second)
     with Zoo(address, index=tmp_path / "other.sqlite") as elsewhere:
         assert [(row.id, row.meta.name) for row in elsewhere.list()] == [(first, "first")]
     with Zoo(bucket, index=tmp_path / "above.sqlite") as above:
@@ -98,7 +98,7 @@ def test_several_writers_of_which_some_are_killed(
         names = {row.meta.name for row in rows}
         assert {f"kept {k}" for k in range(4)} <= names
         for row in rows:
-            zoo.weights(row.id)
+            zoo.fetch(row.id)
 
 
 @pytest.mark.parametrize("folder", ["", "/zoo"])

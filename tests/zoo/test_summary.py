@@ -62,7 +62,7 @@ def test_the_first_reads_the_files_and_all_others_the_summary(
     with Zoo(folder, index=index(tmp_path)) as first:
         rows = first.list()
         assert len(opened) == MODELS
-        first.weights("m03")
+        first.fetch("m03")
     opened.clear()
     with Zoo(folder, index=index(tmp_path)) as other:
         assert other.list() == rows  # without the use

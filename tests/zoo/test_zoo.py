@@ -41,7 +41,7 @@ def test_what_is_added_is_there(zoo: Zoo, add: Adder, tmp_path: Path) -> None:
     found, weights = zoo.fetch(model)
     expected, expected_weights = read_with_weights(file)
     assert found == expected
-    assert weights.keys() == zoo.weights(model).keys() == expected_weights.keys()
+    assert weights.keys() == zoo.fetch(model)[1].keys() == expected_weights.keys()
     for name, values in weights.items():
         np.testing.assert_array_equal(values, expected_weights[name])
     assert zoo.list()[0].uses == 3  # opened, fetched, and its weights read
@@ -50,7 +50,7 @@ def test_what_is_added_is_there(zoo: Zoo, add: Adder, tmp_path: Path) -> None:
 def test_the_same_again_is_no_error_and_has_the_same_id(zoo: Zoo, add: Adder) -> None:
     file = add.file([4, 8], Meta("a"))
     model = zoo.add(file)
-    zoo.weights(model)
+    zoo.fetch(model)
     assert zoo.add(file) == model
     assert [row.uses for row in zoo.list()] == [1]
     other = add.file([4, 8], Meta("a", accuracy=0.5))
@@ -63,7 +63,7 @@ def test_a_keras_model_that_is_saved_twice_has_the_same_id(zoo: Zoo) -> None:
     first = zoo.add_model(model, Meta("Named", "t"))
     time.sleep(1.1)
     assert zoo.add_model(model, Meta("Named", "t"), graph_of(model)) == first
-    weights = zoo.weights(first)
+    weights = zoo.fetch(first)[1]
     np.testing.assert_array_equal(weights[model.weights[0].path], model.get_weights()[0])
     model.layers[0].set_weights([np.ones((4, 3)), np.ones(3)])
     assert zoo.add_model(model, Meta("Named", "t")) != first
@@ -148,7 +148,7 @@ def test_what_is_deleted_is_gone(zoo: Zoo, add: Adder, tmp_path: Path) -> None:
     zoo.evict(first)
     assert models_in(tmp_path / "zoo") == {f"{second}.keras"}
     assert [row.id for row in zoo.list()] == [second]
-    for call in (zoo.evict, zoo.entry, zoo.weights, zoo.open, zoo.size):
+    for call in (zoo.evict, zoo.entry, zoo.fetch, zoo.open, zoo.size):
         with pytest.raises(UserError, match=f"there is no model '{first}'"):
             call(first)
 
@@ -156,7 +156,7 @@ def test_what_is_deleted_is_gone(zoo: Zoo, add: Adder, tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["../x", "/etc/passwd", "", "index", "a\0b", "x" * 10_000])
 def test_an_id_leads_nowhere_else(model: str, zoo: Zoo, add: Adder, tmp_path: Path) -> None:
     shutil.copy(add.file([2, 3], Meta()), tmp_path / "x.keras")
-    for call in (zoo.evict, zoo.entry, zoo.weights, zoo.open, zoo.size):
+    for call in (zoo.evict, zoo.entry, zoo.fetch, zoo.open, zoo.size):
         with pytest.raises(UserError, match="there is no model"):
             call(model)
     assert (tmp_path / "x.keras").exists()
@@ -170,7 +170,7 @@ def test_the_least_valuable_models_leave_for_a_new_one(add: Adder, tmp_path: Pat
     size = max(file.stat().st_size for file in files)
     with Zoo(tmp_path / "zoo", capacity_bytes=3 * size + 100) as zoo:
         first, second, third = map(zoo.add, files[:3])
-        zoo.weights(first)  # a use is worth more than 0.1 of accuracy
+        zoo.fetch(first)  # a use is worth more than 0.1 of accuracy
         fourth = zoo.add(files[3])
         assert {row.id for row in zoo.list()} == {first, third, fourth}
         assert models_in(tmp_path / "zoo") == {f"{m}.keras" for m in (first, third, fourth)}

@@ -26,12 +26,12 @@ def test_two_zoos_at_one_address_see_the_same(zoo: Zoo, add: Adder) -> None:
     with Zoo(zoo.address) as other:
         model = add(zoo, [4, 8])
         assert ids(other.query(outline([4, 8]), Wanted())) == [model]
-        other.weights(model)
+        other.fetch(model)
         assert zoo.list()[0].uses == 1
         other.evict(model)
         assert zoo.query(outline([4, 8]), Wanted()) == []
         with pytest.raises(UserError, match="there is no model"):
-            zoo.weights(model)
+            zoo.fetch(model)
 
 
 def test_files_that_come_and_go_by_hand_are_seen(zoo: Zoo, add: Adder, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_files_that_come_and_go_by_hand_are_seen(zoo: Zoo, add: Adder, tmp_path:
     shutil.copy(add.file([4, 8], Meta("copied")), folder / "copied by hand.keras")
     found = ids(zoo.query(outline([4, 8]), Wanted(), count=2))
     assert sorted(found) == ["copied by hand", model]
-    assert set(zoo.weights("copied by hand")) == set(zoo.weights(model))
+    assert set(zoo.fetch("copied by hand")[1]) == set(zoo.fetch(model)[1])
     shutil.copy(add.file([4, 5], Meta("another")), folder / "copied by hand.keras")
     assert zoo.query(outline([4, 5]), Wanted())[0].meta.name == "another"
     assert zoo.query(outline([4, 5]), Wanted())[0].score == 1
@@ -107,7 +107,7 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_a_usable_zoo(
         assert said <= there
         for model in there:
             zoo.entry(model)
-            zoo.weights(model)
+            zoo.fetch(model)
         for file in files:
             file.unlink()
     complete = {name for name in models_in(tmp_path / "zoo") if name[0] != "."}
@@ -125,7 +125,7 @@ def test_several_processes_and_threads_add_and_query_at_a_time(zoo: Zoo, add: Ad
         for k in range(8):
             model = add(zoo, [5, 4 + k], name=f"t{number}-{k}")
             assert zoo.query(outline([5, 4 + k]), Wanted(), count=3)
-            zoo.weights(model)
+            zoo.fetch(model)
             if k % 2:
                 zoo.evict(model)
 

@@ -8,7 +8,7 @@ import sys
 from contextlib import ExitStack, closing
 
 from ooodist.engines.kinds import kinds
-from ooodist.launcher.arguments import check_command, reporting
+from ooodist.launcher.arguments import check_command, log_folder, new_parser, parse, reporting
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.output import Output
 from ooodist.launcher.slurm.processes import processes
@@ -36,32 +36,20 @@ Pipelines, and Horovod over MPI, need none of it: mpirun asks Slurm for the host
 def main(arguments: list[str]) -> int:
     """Runs the rank of this task and returns its exit code."""
     open_closed_streams()
-    parser = argparse.ArgumentParser(
-        prog="python -m ooodist.launcher.slurm",
-        usage="srun … %(prog)s --engine ENGINE -- COMMAND ...",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    engines = [name for name, kind in kinds().items() if kind.sums and kind.starter]
-    parser.add_argument(
-        "--engine", choices=engines, required=True, help="the library that exchanges gradients"
-    )
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    options = parser.parse_args(arguments[:end])
-    command = arguments[end + 1 :]
-    if not command:
-        parser.error("no command to start: give it after --, as in: -- python -m ooodist.train ...")
-    return reporting(lambda: _run(options.engine, command))
+    names = [name for name, kind in kinds().items() if kind.sums and kind.starter]
+    program = "python -m ooodist.launcher.slurm"
+    parser = new_parser(program, DESCRIPTION, EXAMPLES, f"srun … {program}", names)
+    options, command = parse(parser, arguments)
+    return reporting(lambda: _run(options, command))
 
 
-def _run(engine: str, command: list[str]) -> int:
+def _run(options: argparse.Namespace, command: list[str]) -> int:
     check_command(command)
     task = task_of(os.environ)
+    output = Output(log_folder(options.log_dir))
     with closing(Signals()) as signals, Cleaner() as cleaner, ExitStack() as resources:
-        supervisor = Supervisor(cleaner, Output(None), signals)
-        return supervisor.run(processes(engine, command, task, cleaner, resources), timeout=None)
+        started = processes(options.engine, command, task, cleaner, resources)
+        return Supervisor(cleaner, output, signals).run(started, options.timeout)
 
 
 if __name__ == "__main__":

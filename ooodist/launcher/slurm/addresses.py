@@ -6,7 +6,23 @@ import ipaddress
 
 from ooodist.errors import UserError
 from ooodist.launcher.host import Host, interface_with, ipv4_address
+from ooodist.launcher.slurm.host import TaskHost
 from ooodist.launcher.slurm.task import Task
+
+
+def hosts_of(task: Task) -> list[TaskHost]:
+    """All hosts of the step; only of its own and the first one a task knows the address.
+
+    Raises:
+        UserError: the name of one of these leads nowhere.
+    """
+    own = host_of(task)
+    root = own.address if task.host == 0 else address_of(task.hosts[0])
+    addresses = {task.host: own.address, 0: root}
+    return [
+        TaskHost(addresses.get(number, ""), own.interface, task=task, number=number)
+        for number in range(len(task.hosts))
+    ]
 
 
 def host_of(task: Task) -> Host:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from ooodist.engines.kinds import find
+from ooodist.launcher import environment
 from ooodist.launcher.cleaner import Cleaner
-from ooodist.launcher.environment import Process, process_on, starter_of
-from ooodist.launcher.slurm.addresses import host_of
+from ooodist.launcher.environment import Places, Process
+from ooodist.launcher.slurm.addresses import hosts_of
 from ooodist.launcher.slurm.task import Task
 
 
@@ -26,17 +26,13 @@ def processes(
     Raises:
         UserError: the engine is not installed, hosts cannot be reached, or a port is taken.
     """
-    temporary = cleaner.new_folder()
-    position = {
-        "OOODIST_ENGINE": engine,
-        "OOODIST_RANK": str(task.rank),
-        "OOODIST_SIZE": str(task.size),
-        "OOODIST_LOCAL_RANK": str(task.local_rank),
-        "OOODIST_LOCAL_SIZE": str(task.tasks[task.host]),
-        "TMPDIR": str(temporary),
-    }
-    host = host_of(task)
-    kind = find(engine)
-    own, helpers = starter_of(kind).start_in_task(kind, task, host, cleaner, resources)
-    given = position | own
-    return [*helpers, process_on(str(task.rank), host, command, given, is_worker=True)]
+    hosts = hosts_of(task)
+    workers = [host for host in hosts for _ in range(task.tasks[host.number])]
+    every = environment.processes(
+        engine, command, Places(workers, hosts, launcher=hosts[0]), cleaner, resources
+    )
+    return [
+        each
+        for each in every
+        if (each.label == str(task.rank) if each.is_worker else each.host.is_here)
+    ]

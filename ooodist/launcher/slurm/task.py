@@ -36,26 +36,9 @@ class Task:
     job: int
 
     @property
-    def size(self) -> int:
-        """The number of tasks."""
-        return sum(self.tasks)
-
-    @property
     def is_first_of_host(self) -> bool:
         """Whether it is the one that starts what its host needs once."""
         return self.local_rank == 0
-
-    @property
-    def names(self) -> list[str]:
-        """The host name of each rank."""
-        return [
-            name for name, count in zip(self.hosts, self.tasks, strict=True) for _ in range(count)
-        ]
-
-    @property
-    def local_ranks(self) -> list[int]:
-        """The local rank of each rank."""
-        return [local for count in self.tasks for local in range(count)]
 
 
 def task_of(environ: Mapping[str, str], expand: Callable[[str], list[str]] | None = None) -> Task:

@@ -3,15 +3,14 @@
 import json
 import os
 import secrets
-import shlex
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.host import Host
-from ooodist.launcher.ssh.keeper import TERMINATE
+from ooodist.launcher.ssh.keeper import Facts
 from ooodist.launcher.ssh.runner import Orders
 
 # Variables of the environment that belong to this host, login or shell, and not to the job.
@@ -24,22 +23,14 @@ class SshHost(Host):
     """A host with a keeper that runs on it.
 
     Attributes:
-        line: the command to which a line for the host's shell is appended, as ``ssh … host``.
-        module: a line for that shell that runs a module of ooodist, but for the module's name.
-        python: the path of Python there.
-        own_name: what it calls itself.
-        folder: a temporary folder there, which the keeper removes.
-        ports: those that the keeper has reserved and nobody has taken yet.
+        runner: what starts a runner there.
+        facts: what the keeper has said.
         keeper: the pipe to the keeper.
     """
 
-    line: tuple[str, ...] = ()
-    module: str = ""
-    python: str = ""
-    own_name: str = ""
-    folder: str = ""
-    ports: list[int] = field(default_factory=list)
-    keeper: int = -1
+    runner: tuple[str, ...] = field(kw_only=True)
+    facts: Facts = field(kw_only=True)
+    keeper: int = field(kw_only=True)
     _folders: list[str] = field(default_factory=list)
 
     @property
@@ -48,32 +39,27 @@ class SshHost(Host):
 
     def wrap(self, command: list[str]) -> list[str]:
         """What starts a runner on the host; the command is in its orders."""
-        return [*self.line, f"{self.module}ooodist.launcher.ssh.runner"]
+        return list(self.runner)
 
     def orders(self, command: list[str], environment: Mapping[str, str]) -> bytes:
         """What the runner is to read: one line."""
         given = {**passed_on(os.environ), **environment}
-        orders = Orders(command, given, self.folder, list(self._folders))
+        orders = Orders(command, given, self.facts.folder, list(self._folders))
         return json.dumps(asdict(orders)).encode() + b"\n"
 
     def reserve_port(self, resources: ExitStack) -> int:
-        """Takes one of the ports that are reserved."""
-        return self.ports.pop()
+        """Takes one of the ports that the keeper has reserved."""
+        return self.facts.ports.pop()
 
     def new_folder(self, cleaner: Cleaner) -> Path:
         """Names a folder below the keeper's; the runners make it."""
-        path = Path(self.folder, secrets.token_hex(6))
+        path = Path(self.facts.folder, secrets.token_hex(6))
         self._folders.append(str(path))
         return path
 
     def add_files(self, cleaner: Cleaner, prefix: str) -> None:
         """Has the keeper remove the files whose absolute path begins with ``prefix``."""
         os.write(self.keeper, prefix.encode() + b"\n")
-
-    def terminate_ranks(self) -> None:
-        """Has the keeper send SIGTERM to the ranks of ``mpirun``."""
-        with suppress(BrokenPipeError):  # the host is gone
-            os.write(self.keeper, TERMINATE.encode() + b"\n")
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
@@ -83,10 +69,3 @@ def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name not in _OWN and not name.startswith(_OWN_PREFIXES)
     }
-
-
-def module_line(python: str, folder: Path) -> str:
-    """Returns ``SshHost.module``: for a shell that begins in the home folder."""
-    search = os.environ.get("PYTHONPATH")
-    variables = f"PYTHONPATH={shlex.quote(search)} " if search else ""
-    return f"cd {shlex.quote(str(folder))} && {variables}exec {shlex.quote(python)} -m "

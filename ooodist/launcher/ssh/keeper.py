@@ -3,9 +3,8 @@
 The launcher starts ``python -m ooodist.launcher.ssh.keeper`` on every host, sends a
 :class:`Request` as one line of JSON, and gets :class:`Facts` as one line. Until its standard input
 is closed, the keeper keeps ports reserved (as ``Host.reserve_port`` does). Each more line is the
-beginning of paths of files, or ``TERMINATE``, upon which ranks of ``mpirun`` on this host get
-SIGTERM. When the launcher is gone and all runners have ended, these files and the keeper's folder
-are removed.
+beginning of paths of files. When the launcher is gone and all runners have ended, these files and
+the keeper's folder are removed.
 """
 
 import fcntl
@@ -13,7 +12,6 @@ import json
 import os
 import platform
 import shutil
-import signal
 import socket
 import sys
 from contextlib import suppress
@@ -24,12 +22,9 @@ import ooodist
 from ooodist.engines.kinds import launched_as
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.host import Host, interface_with, ipv4_address
-from ooodist.launcher.ssh import ranks
+from ooodist.launcher.ssh.runner import ALIVE
 from ooodist.util.digest import hex_digest
 from ooodist.util.packages import version
-
-TERMINATE = "terminate"  # no path
-ALIVE = "alive"  # a file in the keeper's folder, locked while the launcher is there
 
 
 @dataclass(frozen=True)
@@ -122,10 +117,7 @@ def main() -> None:
         fcntl.flock(alive, fcntl.LOCK_EX)
         print(json.dumps(asdict(facts(request, ports, folder))), flush=True)
         for line in sys.stdin:
-            if (order := line.rstrip("\n")) == TERMINATE:
-                ranks.signal_all(folder, signal.SIGTERM)
-            else:
-                cleaner.add_files(order)
+            cleaner.add_files(line.rstrip("\n"))
         os.close(alive)
         # Each runner holds the lock while what it has started may still write.
         fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)

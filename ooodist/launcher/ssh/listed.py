@@ -1,12 +1,13 @@
 """Lists of hosts, from ``--hosts``: ``a:2,b:2``, or a file with a host a line.
 
 A line of a file is ``a:2``, or ``a slots=2`` as in hostfiles of ``mpirun``; ``#`` begins a comment.
+Read, a list has the host of each worker: a, a, b, b. Names may begin with ``user@``.
 """
 
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from ooodist.errors import UserError
@@ -14,29 +15,13 @@ from ooodist.errors import UserError
 # Nothing that a shell or ssh could take for more than a name: no "-" in front, above all.
 _HOST = re.compile(
     r"(?P<name>(?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9_][\w.-]*)"
-    r"(?::(?P<number>\d+)|\s+slots\s*=\s*(?P<slots>\d+))?"
+    r"(?::(?P<number>\d{1,4})|\s+slots\s*=\s*(?P<slots>\d{1,4}))?"
 )
 _FORM = "give a:2,b:2 or a file with lines such as `a:2` or `a slots=2`"
 LOOPBACK = ("localhost", "127.0.0.1")
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A host of the list, and how many workers it takes; ``name`` may begin with ``user@``."""
-
-    name: str
-    slots: int
-
-    @property
-    def host(self) -> str:
-        """The name of the host alone."""
-        return self.name.rpartition("@")[2]
-
-    def __str__(self) -> str:
-        return f"{self.name}:{self.slots}"
-
-
-def read_hosts(text: str) -> list[Listed]:
+def read_hosts(text: str) -> list[str]:
     """Reads a list, or the file of this name. Raises UserError if it is none."""
     path = Path(text)
     if os.path.isfile(path):  # also false for what is too long for a path
@@ -51,8 +36,8 @@ def read_hosts(text: str) -> list[Listed]:
     return _read([entry.strip() for entry in text.split(",")], "--hosts")
 
 
-def _read(entries: list[str], where: str) -> list[Listed]:
-    hosts: dict[str, Listed] = {}
+def _read(entries: list[str], where: str) -> list[str]:
+    hosts: list[str] = []
     for entry in entries:
         if entry.count(":") > 1:
             raise UserError(
@@ -60,33 +45,23 @@ def _read(entries: list[str], where: str) -> list[Listed]:
                 "address, or a name that has one"
             )
         found = _HOST.fullmatch(entry)
-        slots = int(found["number"] or found["slots"] or 1) if found else 0
-        if found is None or slots < 1:
+        number = int(found["number"] or found["slots"] or 1) if found else 0
+        if found is None or number < 1:
             raise UserError(f"{where}: {entry!r} is not a host and its number of workers; {_FORM}")
         if found["name"] in hosts:
             raise UserError(f"{where}: {found['name']} is named twice; add up its workers")
-        hosts[found["name"]] = Listed(found["name"], slots)
+        hosts += [found["name"]] * number
     if not hosts:
         raise UserError(f"{where}: there is no host in it; {_FORM}")
-    return list(hosts.values())
+    return hosts
 
 
-def count_slots(hosts: Iterable[Listed]) -> int:
-    """How many workers the hosts take."""
-    return sum(host.slots for host in hosts)
-
-
-def first_workers(hosts: list[Listed], number: int) -> list[Listed]:
+def first_workers(hosts: Sequence[str], number: int) -> Sequence[str]:
     """The hosts of the first ``number`` workers. Raises UserError if there are fewer."""
-    if number > count_slots(hosts):
-        names = ",".join(map(str, hosts))
+    if number > len(hosts):
+        names = ",".join(f"{name}:{slots}" for name, slots in Counter(hosts).items())
         raise UserError(
-            f"-np {number}: --hosts {names} takes {count_slots(hosts)} workers; lower -np, or give "
-            "more hosts or workers a host (a:2)"
+            f"-np {number}: --hosts {names} takes {len(hosts)} workers; lower -np, or give more "
+            "hosts or workers a host (a:2)"
         )
-    taken: list[Listed] = []
-    for host in hosts:
-        if number:
-            taken.append(replace(host, slots=min(host.slots, number)))
-            number -= taken[-1].slots
-    return taken
+    return hosts[:number]

@@ -1,8 +1,8 @@
 """Starts the workers of a job by ``mpirun`` of Open MPI, on this machine or over ssh.
 
 ``mpirun`` itself reaches the hosts, starts the ranks, joins them, and ends all when one fails. The
-launcher gives it names, variables and ssh, takes its output apart, and has ranks end with it
-(``leash.py``).
+launcher gives it names, variables and ssh, takes its output apart, and has a runner for each rank
+(``runner.py``), so that all ends with it.
 """
 
 import json
@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,10 +20,10 @@ from ooodist.engines.heartbeat import heartbeat_seconds
 from ooodist.engines.kinds import launched_as
 from ooodist.errors import UserError
 from ooodist.launcher.environment import OUTPUT, Process
-from ooodist.launcher.host import Host, each_once
+from ooodist.launcher.host import Host
 from ooodist.launcher.ssh.host import SshHost, passed_on
-from ooodist.launcher.ssh.leash import SHARED_MEMORY
 from ooodist.launcher.ssh.preflight import Way, ssh_options
+from ooodist.launcher.ssh.runner import SHARED_MEMORY
 
 SHARED_BYTES = 8 << 20  # of a rank; a segment has somewhat more than 4 MiB, and is never full
 # What --tag-output puts in front of a line: job, rank, stream.
@@ -57,7 +56,7 @@ def process(
     own = {"OOODIST_ENGINE": kind.name, **kind.by_mpirun[engine]}
     variables = own | {"PYTHONUNBUFFERED": ""}
     keepers = json.dumps(
-        {host.own_name: host.folder for host in workers if isinstance(host, SshHost)}
+        {host.facts.own_name: host.facts.folder for host in workers if isinstance(host, SshHost)}
     )
     given = passed_on(os.environ) | OUTPUT | variables
     # From its SIGTERM to its SIGKILL, in seconds. Ranks may save on a signal of the launcher, not
@@ -90,12 +89,11 @@ def process(
     export = [word for name in sorted(given) for word in ("-x", name)] if not is_here else []
     return Process(
         "mpirun",
-        [*start, *export, way.python, "-m", "ooodist.launcher.ssh.leash", keepers, *command],
+        [*start, *export, way.python, "-m", "ooodist.launcher.ssh.runner", keepers, *command],
         variables | {"TMPDIR": str(folder)},
         is_worker=True,
         program=[*start, *command],
         ranks=len(workers),
-        terminate_ranks=lambda mpirun: _terminate(workers, mpirun),
     )
 
 
@@ -116,18 +114,6 @@ def _check_shared_memory(ranks: int) -> None:
                 f"{ranks * SHARED_BYTES >> 20} MiB: make it larger (docker run --shm-size=1g), or "
                 "set OMPI_MCA_btl=self,tcp, which does without and is slower"
             )
-
-
-def _terminate(workers: Sequence[Host], mpirun: int) -> None:
-    """Sends SIGTERM to all ranks; those on this machine are children of ``mpirun``."""
-    for host in each_once(workers):
-        if isinstance(host, SshHost):
-            host.terminate_ranks()
-            continue
-        for children in Path(f"/proc/{mpirun}/task").glob("*/children"):
-            for rank in children.read_text().split():
-                with suppress(ProcessLookupError):
-                    os.kill(int(rank), signal.SIGTERM)
 
 
 def rank_of(line: bytes) -> tuple[str | None, bytes]:

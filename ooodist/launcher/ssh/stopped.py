@@ -1,8 +1,7 @@
 """Notices a process that is stopped (SIGSTOP, Ctrl-Z), for which the rest of its job waits in vain.
 
 It does not end, so nobody else notices before an engine's timeout; and what then ends is a victim.
-Whoever has started the process kills it after a while, and says why: the launcher itself, on hosts
-that ssh reaches the runner, and for ranks of ``mpirun`` a watcher beside each.
+Whoever has started the process kills it after a while, and says why: the launcher or a runner.
 """
 
 import time

@@ -17,6 +17,7 @@ from ooodist.models.transformers.block import (
     initializer,
     transformer_block,
 )
+from ooodist.util.yaml_dataclass import Count
 
 logger = logging.getLogger("ooodist")
 
@@ -39,9 +40,9 @@ class Bert24Config(Bert12Config):
 
     name: ClassVar[str] = "bert_24"
 
-    layers: int = 24
-    width: int = 1024
-    heads: int = 16
+    layers: Count = 24
+    width: Count = 1024
+    heads: Count = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class Bert36Config(Bert24Config):
 
     name: ClassVar[str] = "bert_36"
 
-    layers: int = 36
+    layers: Count = 36
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class Bert48Config(Bert24Config):
 
     name: ClassVar[str] = "bert_48"
 
-    layers: int = 48
+    layers: Count = 48
 
 
 STYLE = BlockStyle(

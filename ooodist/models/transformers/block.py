@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import keras
 
 from ooodist.errors import UserError
-from ooodist.models import checks
 from ooodist.models.base import ModelConfig
+from ooodist.util.yaml_dataclass import Count, Fraction
 
 INITIAL_STDDEV = 0.02
 """Standard deviation of the initial weights of BERT and GPT-2."""
@@ -22,21 +22,15 @@ class TransformerConfig(ModelConfig):
     each branch, ``attention_dropout`` on the attention weights.
     """
 
-    layers: int = 12
-    width: int = 768
-    heads: int = 12
-    mlp_width: int | None = None
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
+    layers: Count = 12
+    width: Count = 768
+    heads: Count = 12
+    mlp_width: Count | None = None
+    dropout: Fraction = 0.1
+    attention_dropout: Fraction = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.at_least("layers", self.layers, 1)
-        checks.at_least("width", self.width, 1)
-        checks.at_least("heads", self.heads, 1)
-        checks.dropout_rate("dropout", self.dropout)
-        checks.dropout_rate("attention_dropout", self.attention_dropout)
-        checks.at_least("mlp_width", self.mlp_width, 1)
         if self.width % self.heads:
             raise UserError(
                 f"model.width is {self.width} and model.heads is {self.heads}; the heads must "
@@ -52,12 +46,8 @@ class TokenTransformerConfig(TransformerConfig):
     head scores tokens with the embedding's own table.
     """
 
-    vocabulary_size: int | None = None
+    vocabulary_size: Count | None = None
     tie_embeddings: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.at_least("vocabulary_size", self.vocabulary_size, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from ooodist.models.transformers.block import (
     initializer,
     transformer_block,
 )
+from ooodist.util.yaml_dataclass import Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +36,9 @@ class Gpt3MediumConfig(GptConfig):
 
     name: ClassVar[str] = "gpt3_medium"
 
-    layers: int = 24
-    width: int = 1024
-    heads: int = 16
+    layers: Count = 24
+    width: Count = 1024
+    heads: Count = 16
 
 
 def build_gpt(config: GptConfig, data: DataDescription) -> keras.Model:

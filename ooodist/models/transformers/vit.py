@@ -1,12 +1,11 @@
 """The vision transformer of Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words"."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import keras
 
 from ooodist.errors import UserError
-from ooodist.models import checks
 from ooodist.models.base import DataDescription, finish
 from ooodist.models.interface import image_input, num_outputs
 from ooodist.models.layers import ClassToken, PositionEmbedding
@@ -16,6 +15,7 @@ from ooodist.models.transformers.block import (
     dropout,
     transformer_block,
 )
+from ooodist.util.yaml_dataclass import Count, Fraction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +28,9 @@ class VitConfig(TransformerConfig):
 
     name: ClassVar[str] = "vit_b16"
 
-    attention_dropout: float = 0.0
-    patch: int = 16
-    pooling: str = "token"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.at_least("patch", self.patch, 1)
-        checks.one_of("pooling", self.pooling, ("token", "mean"))
+    attention_dropout: Fraction = 0.0
+    patch: Count = 16
+    pooling: Literal["token", "mean"] = "token"
 
 
 def build_vit(config: VitConfig, data: DataDescription) -> keras.Model:

@@ -140,7 +140,7 @@ class Family:
         return settings
 
     def _varied(self, settings: Settings) -> list[list[Settings]]:
-        """Returns, for each setting, the settings with another value of it."""
+        """Varies each setting: for each, the settings with another value of it."""
         varied = [
             [replace(settings, k=k) for k in self._ks],
             [replace(settings, by_priority=by_priority) for by_priority in (False, True)],

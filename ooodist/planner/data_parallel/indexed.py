@@ -6,9 +6,9 @@ The conversion also checks that costs and plans fit each other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ooodist.errors import UserError
 from ooodist.planner.costs import ITEM_BYTES, Network, StepCosts, WeightCost
@@ -16,11 +16,14 @@ from ooodist.planner.data_parallel.plan import (
     Plan,
     PlannedExchange,
     carried_exchanges,
+    low_rank_exchanges,
     narrow_exchanges,
     split_evenly,
 )
+from ooodist.planner.low_rank import can_be_thin, thin_bytes, thin_seconds
 from ooodist.planner.wire import NARROWING_COPIES, narrowed_weight
 
+Found = TypeVar("Found")
 MOST_KNOWN = 100_000  # converted exchanges that are kept
 
 
@@ -50,9 +53,11 @@ class IndexedPlan:
             before the backward pass, item i when its i-th unit has run.
         handed_over_last: the same for the last step of a call, which leaves some to the next call.
         carried: what it leaves, by index in the plan; the next call begins with it.
-        weights: for each exchange, the weights in it.
+        weights: for each exchange, the weights in it; none for the first of two (see ``second``).
         pieces: for each exchange, its pieces.
         num_parts: for each weight, how many exchanges must arrive before it can be updated.
+        second: for each exchange in low rank, the one that follows it, which has an index beyond
+            those in the plan.
     """
 
     order: list[int]
@@ -63,6 +68,7 @@ class IndexedPlan:
     weights: list[tuple[int, ...]]
     pieces: list[tuple[Piece, ...]]
     num_parts: list[int]
+    second: dict[int, int]
 
 
 class _IndexedOrder(NamedTuple):
@@ -74,6 +80,7 @@ class _IndexedOrder(NamedTuple):
 class _IndexedExchange(NamedTuple):
     weights: tuple[int, ...]
     pieces: tuple[Piece, ...]
+    second: tuple[Piece, ...] = ()
 
 
 class IndexedCosts:
@@ -129,11 +136,13 @@ class IndexedCosts:
             over = _handed_over(enumerate(alone), order, ready_after, in_sequence=False)
             free: tuple[Piece, ...] = (Piece(0, 0.0, 0.0, 0.0),)
             return IndexedPlan(
-                order, ready_after, over, over, [], alone, [free] * count, [1] * count
+                order, ready_after, over, over, [], alone, [free] * count, [1] * count, {}
             )
         if plan.narrow:
             self._of_plan(plan, narrow_exchanges)
-        weights, pieces = self._index_exchanges(plan)
+        thin = self._of_plan(plan, low_rank_exchanges) if plan.low_rank else {}
+        exchanges = self._index_exchanges(plan, thin)
+        weights, pieces = [e.weights for e in exchanges], [e.pieces for e in exchanges]
         in_sequence = not plan.by_urgency
         over = last = _handed_over(enumerate(weights), order, ready_after, in_sequence=in_sequence)
         carried: list[int] = []
@@ -143,9 +152,14 @@ class IndexedCosts:
             others = [pair for pair in enumerate(weights) if pair[0] not in left]
             last = _handed_over(others, order, ready_after, in_sequence=in_sequence)
         parts = self._num_parts(plan, weights)
-        return IndexedPlan(order, ready_after, over, last, carried, weights, pieces, parts)
+        second = {first: len(exchanges) + place for place, first in enumerate(thin)}
+        for first in thin:
+            weights.append(weights[first])
+            weights[first] = ()
+            pieces.append(exchanges[first].second)
+        return IndexedPlan(order, ready_after, over, last, carried, weights, pieces, parts, second)
 
-    def _of_plan(self, plan: Plan, exchanges: Callable[[Plan], list[int]]) -> list[int]:
+    def _of_plan(self, plan: Plan, exchanges: Callable[[Plan], Found]) -> Found:
         try:
             return exchanges(plan)
         except UserError as error:
@@ -233,25 +247,26 @@ class IndexedCosts:
             "put it behind"
         )
 
-    def _index_exchanges(self, plan: Plan) -> tuple[list[tuple[int, ...]], list[tuple[Piece, ...]]]:
-        """The weights and pieces of each exchange."""
+    def _index_exchanges(self, plan: Plan, thin: Mapping[int, int]) -> list[_IndexedExchange]:
+        """The weights and pieces of each exchange; ``thin`` has the ranks of some."""
         if len(self._exchanges) > MOST_KNOWN:
             self._exchanges.clear()
         known = self._exchanges
         found = []
         narrow = frozenset(plan.narrow)
-        for exchange in plan.exchanges:
-            wire = plan.wire if exchange.weights[0] in narrow else None
-            key = (exchange.weights, exchange.part, exchange.parts, plan.partition_bytes, wire)
+        for number, exchange in enumerate(plan.exchanges):
+            sent = plan.wire if exchange.weights[0] in narrow else thin.get(number)
+            key = (exchange.weights, exchange.part, exchange.parts, plan.partition_bytes, sent)
             indexed = known.get(key)
             if indexed is None:
-                indexed = known[key] = self._index_exchange(plan, exchange, wire)
+                indexed = known[key] = self._index_exchange(plan, exchange, sent)
             found.append(indexed)
-        return [each.weights for each in found], [each.pieces for each in found]
+        return found
 
     def _index_exchange(
-        self, plan: Plan, exchange: PlannedExchange, wire: str | None
+        self, plan: Plan, exchange: PlannedExchange, sent: str | int | None
     ) -> _IndexedExchange:
+        """Converts an exchange in full width, in 16 bits (their dtype) or in low rank."""
         try:
             weights = tuple([self._weight_of[name] for name in exchange.weights])
         except KeyError as error:
@@ -259,9 +274,28 @@ class IndexedCosts:
                 f"plan {plan.name}: there is no weight {error.args[0]} in the costs; "
                 "plan anew for this model"
             ) from error
-        num_bytes = self.exchange_bytes(exchange, wire)
-        num_copies = exchange.num_copies + (0 if wire is None else NARROWING_COPIES)
+        if isinstance(sent, int):
+            return self._index_thin(plan, weights, sent)
+        num_bytes = self.exchange_bytes(exchange, sent)
+        num_copies = exchange.num_copies + (0 if sent is None else NARROWING_COPIES)
         return _IndexedExchange(weights, self.pieces(num_bytes, plan.partition_bytes, num_copies))
+
+    def _index_thin(self, plan: Plan, weights: tuple[int, ...], rank: int) -> _IndexedExchange:
+        """Converts an exchange in low rank. Raises UserError if a gradient cannot travel so."""
+        costs = [self._costs.weights[weight] for weight in weights]
+        for weight in costs:
+            if not can_be_thin(weight, rank):
+                raise UserError(
+                    f"plan {plan.name}: low_rank {rank} has {weight.name}, whose gradient is no "
+                    "matrix for which that is worth it; take it out, or plan anew for this model"
+                )
+        halves = []
+        for half in (0, 1):
+            num_bytes = sum(thin_bytes(weight, rank)[half] for weight in costs)
+            products = sum(thin_seconds(weight, rank, self._network)[half] for weight in costs)
+            *pieces, last = self.pieces(num_bytes, plan.partition_bytes, 2 * (len(costs) > 1))
+            halves.append((*pieces, last._replace(cpu_seconds=last.cpu_seconds + products)))
+        return _IndexedExchange(weights, *halves)
 
     def _num_parts(self, plan: Plan, weights: list[tuple[int, ...]]) -> list[int]:
         expected = [1] * len(self._weight_of)

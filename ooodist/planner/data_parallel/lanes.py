@@ -59,6 +59,10 @@ class Lanes(ABC):
         Those before it must be complete by ``now``, and all that is ready by now handed over.
         """
 
+    @abstractmethod
+    def follow(self, step: int, exchange: int, now: float) -> None:
+        """Hands over the second of two exchanges, for which no credit is needed in sequence."""
+
     def _enter(self, time: float, step: int, exchange: int, number: int) -> float:
         pieces = self._pieces[exchange]
         piece = pieces[number]
@@ -94,6 +98,10 @@ class InSequence(Lanes):
                 end = self._enter(time, step, exchange, number)
             ends.append(end)
 
+    def follow(self, step: int, exchange: int, now: float) -> None:
+        for number in range(len(self._pieces[exchange])):
+            self._enter(now, step, exchange, number)
+
     def next_end(self, taken: int, now: float) -> float:
         return self.arrivals[taken][0] if taken < len(self.arrivals) else math.inf
 
@@ -120,6 +128,9 @@ class ByUrgency(Lanes):
             heapq.heappush(self._waiting, (exchange, step))
         self._last_ready = now
         self._find_next_entry()
+
+    def follow(self, step: int, exchange: int, now: float) -> None:
+        self.hand_over(step, [exchange], now)
 
     def next_end(self, taken: int, now: float) -> float:
         while self._next_entry <= now:

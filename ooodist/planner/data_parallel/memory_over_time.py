@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ooodist.planner import low_rank
 from ooodist.planner.costs import StepCosts
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.wire import residual_bytes
@@ -128,9 +129,14 @@ class Memory:
         return costs.base_bytes + self.residual_bytes(plan) + most
 
     def residual_bytes(self, plan: Plan) -> int:
-        """The bytes of what is kept of gradients that travel in 16 bits, at all times."""
+        """The bytes of what is kept of gradients that travel narrow or thin, at all times."""
         narrow = set(plan.narrow)
-        return sum(residual_bytes(w) for w in self._costs.weights if w.name in narrow)
+        thin = {name for group in plan.low_rank for name in group.weights}
+        return sum(
+            low_rank.residual_bytes(w) if w.name in thin else residual_bytes(w)
+            for w in self._costs.weights
+            if w.name in narrow or w.name in thin
+        )
 
 
 def _columns(lives: list[tuple[int, int, int]]) -> tuple[Moments, Moments, Moments]:

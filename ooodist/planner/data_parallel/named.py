@@ -174,7 +174,7 @@ def best_first_k(
 def bucket_sizes(
     costs: StepCosts, network: Network, steps_per_execution: int, simulator: Simulator | None = None
 ) -> tuple[int, ...]:
-    """Returns 0 (no buckets), and the best bucket size for baseline order if buckets help.
+    """Chooses sizes: 0 (no buckets), and the best one for baseline order if buckets help.
 
     An engine that picks by urgency has no buckets of its own. ``simulator`` is one for these costs
     and this network, if there is one.

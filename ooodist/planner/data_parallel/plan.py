@@ -29,6 +29,7 @@ from ooodist.util.yaml_dataclass import Range
 
 Wire = Literal["float16", "bfloat16"]  # dtypes in which gradients of another can travel
 WireSetting = Literal["float32", "float16", "bfloat16", "planned"]  # exchange.wire of a job
+RankSetting = Annotated[int, Range(1)] | Literal["auto"] | None  # exchange.low_rank of a job
 ALIGNMENT = 64  # bytes; TensorFlow splits a tensor without copying it at multiples of this
 
 
@@ -57,6 +58,18 @@ class PlannedExchange:
     def num_copies(self) -> int:
         """How often its bytes are copied: a bucket is joined and split again, chunks are joined."""
         return 2 if len(self.weights) > 1 else int(self.parts > 1)
+
+
+@dataclass(frozen=True)
+class InLowRank:
+    """Weights whose gradients travel as two thin matrices of so many columns.
+
+    Their exchanges, which carry nothing else and are no chunks, are the first of the two. The
+    second ones, of the same weights, go without a place in the order, as soon as they can.
+    """
+
+    rank: Annotated[int, Range(1)]
+    weights: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -94,6 +107,7 @@ class Plan:
         wire: the 16-bit dtype in which the gradients of ``narrow`` travel; None: all travel in
             their own.
         narrow: weights whose gradients travel in ``wire``.
+        low_rank: weights whose gradients travel in low rank.
         steps_per_execution: training steps that are traced into one function.
         model: digest of the model that it was made for (ooodist.graph.digest); empty: any model.
         engine, workers: the engine and number of workers that it was made for.
@@ -109,6 +123,7 @@ class Plan:
     carried: tuple[str, ...] = ()
     wire: Wire | None = None
     narrow: tuple[str, ...] = ()
+    low_rank: tuple[InLowRank, ...] = ()
     steps_per_execution: Annotated[int, Range(1)] = field(
         default=1, metadata={"was": "steps_per_launch"}
     )
@@ -215,6 +230,7 @@ def check_exchanges(plan: Plan) -> None:
             "travel; give wire, as float16"
         )
     narrow_exchanges(plan)
+    low_rank_exchanges(plan)
 
 
 def carried_exchanges(plan: Plan) -> list[int]:
@@ -233,6 +249,32 @@ def narrow_exchanges(plan: Plan) -> list[int]:
         UserError: it narrows a part of a bucket, or a weight that it does not exchange.
     """
     return _exchanges_of("narrow", plan.narrow, plan)
+
+
+def low_rank_exchanges(plan: Plan) -> dict[int, int]:
+    """The rank of each exchange that travels in low rank, by its index.
+
+    Raises:
+        UserError: a weight is there twice, is carried or narrow too, is a part of a bucket that is
+            not of its rank, or is exchanged in chunks or not at all.
+    """
+    found: dict[int, int] = {}
+    other = {*plan.carried, *plan.narrow}
+    for group in plan.low_rank:
+        if twice := other.intersection(group.weights):
+            raise UserError(
+                f"low_rank {group.rank} has {', '.join(sorted(twice))}, which the plan carries, "
+                "narrows or has in low rank already; name each weight in one of them"
+            )
+        other.update(group.weights)
+        for index in _exchanges_of(f"low_rank {group.rank}", group.weights, plan):
+            if plan.exchanges[index].parts > 1:
+                raise UserError(
+                    f"low_rank {group.rank} has {plan.exchanges[index].weights[0]}, which is "
+                    "exchanged in parts; exchange it whole"
+                )
+            found[index] = group.rank
+    return found
 
 
 def _exchanges_of(what: str, weights: tuple[str, ...], plan: Plan) -> list[int]:

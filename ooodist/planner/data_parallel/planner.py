@@ -59,7 +59,9 @@ class Limits:
             seed, they determine its result. ``carrying`` takes half as many more.
         carrying: whether a call may leave exchanges to the next one (Plan.carried).
         wire: the 16-bit dtype in which gradients travel (Plan.wire); None: in their own.
-        only_exposed: whether only those travel in ``wire`` whose time would be waited for.
+        ranks: in which gradients may travel in low rank, ascending; empty: they do not.
+        only_exposed: whether only those travel in ``wire`` or in low rank whose time would be
+            waited for; if not, all that can have the first of the ranks.
     """
 
     memory_bytes: Annotated[int, Range(0)] | None = None
@@ -71,6 +73,7 @@ class Limits:
     evaluations: Annotated[int, Range(0)] = 20000
     carrying: bool = False
     wire: Wire | None = None
+    ranks: tuple[int, ...] = ()
     only_exposed: bool = False
 
 

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ooodist.errors import UserError
+from ooodist.planner import low_rank
 from ooodist.planner import wire as wires
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.bound import lower_bound
 from ooodist.planner.data_parallel.named import baseline_plan
-from ooodist.planner.data_parallel.plan import Plan, Prediction, Wire, WireSetting
+from ooodist.planner.data_parallel.plan import Plan, Prediction, RankSetting, Wire, WireSetting
 from ooodist.planner.data_parallel.planner import Limits, Planner
 from ooodist.planner.data_parallel.simulate import Simulator
-from ooodist.planner.narrowing import LEAST_GAIN, all_narrow, narrow_where_exposed
+from ooodist.planner.low_rank import RANKS
+from ooodist.planner.narrowing import LEAST_GAIN, Width, all_in, wide_where_hidden
 from ooodist.planner.progress import Progress
 
-__all__ = ["Limits", "comparison", "in_wire", "make_plan", "plans_to_try", "predicted"]
+__all__ = [
+    "Limits",
+    "as_sent",
+    "comparison",
+    "costs_as_sent",
+    "costs_of_bound",
+    "in_wire",
+    "make_plan",
+    "plans_to_try",
+    "predicted",
+]
 
 WIRE_OF_PLANNED: Wire = "float16"  # all engines can sum it, and it rounds less than bfloat16
 TRIED = 0.25  # how much slower, relatively, a named plan may be in simulation to be tried
@@ -54,13 +67,15 @@ def make_plan(
     return predicted(planned, costs, network, carrying=limits.carrying)
 
 
-def in_wire(limits: Limits, setting: WireSetting) -> Limits:
-    """The limits for what a job's ``exchange.wire`` says."""
-    if setting == "float32":
-        return replace(limits, wire=None, only_exposed=False)
-    if setting == "planned":
-        return replace(limits, wire=WIRE_OF_PLANNED, only_exposed=True)
-    return replace(limits, wire=setting, only_exposed=False)
+def in_wire(limits: Limits, setting: WireSetting, rank: RankSetting = None) -> Limits:
+    """The limits for what a job's ``exchange.wire`` and ``exchange.low_rank`` say."""
+    wire = WIRE_OF_PLANNED if setting == "planned" else setting
+    return replace(
+        limits,
+        wire=None if wire == "float32" else wire,
+        ranks=() if rank is None else RANKS if rank == "auto" else (rank,),
+        only_exposed=setting == "planned" or rank == "auto",
+    )
 
 
 def plans_to_try(
@@ -69,7 +84,7 @@ def plans_to_try(
     """Plans for a trial in training: the planned one, and others that may be as fast.
 
     These are the named ones and, if the planned one carries exchanges, the best that does not; and
-    where it sends only some gradients in 16 bits, those of full width.
+    where it sends only some gradients in fewer bytes, those of full width.
 
     Where workers share the cores of a machine, the simulator errs by as much as ``TRIED``, so plans
     that differ by less are equal until they are tried. There are at most ``MOST_TRIED``, the
@@ -104,8 +119,9 @@ def comparison(
     and ``first_k`` (with the best k) have one step per execution. ``barrier_removed``, otherwise
     the baseline, and ``priority`` (with the best credit) have as many as ``planned``. So the gain
     of the order and the gain of the removed barrier can be told apart. With ``limits.carrying``,
-    ``planned`` carries nothing, and ``carried`` is the best plan of all. With ``limits.wire``,
-    these have full width, and ``narrow``, the last, is the best plan with gradients in 16 bits.
+    ``planned`` carries nothing, and ``carried`` is the best plan of all. With ``limits.wire`` or
+    ``limits.ranks``, these have full width, and ``narrow``, the last, is the best plan with
+    gradients in 16 bits or in low rank.
 
     Raises:
         UserError: no plan fits into ``limits.memory_bytes``.
@@ -124,7 +140,7 @@ def comparison(
     }
     if limits.carrying:
         plans["carried"] = replace(best, name="carried")
-    if limits.wire is not None:
+    if limits.wire is not None or limits.ranks:
         narrow = _searched(costs, network, limits, seed, progress, exact=best)[0]
         plans["narrow"] = replace(narrow, name="narrow")
     return {
@@ -137,13 +153,13 @@ def predicted(plan: Plan, costs: StepCosts, network: Network, *, carrying: bool 
     """The plan with the simulator's prediction.
 
     Its lower bound is that of plans that carry exchanges if this one does, or with ``carrying``;
-    and that of plans that send gradients in 16 bits, if this one does.
+    and that of plans that send gradients in 16 bits or in low rank, if this one does.
 
     Raises:
         UserError: the plan does not fit the costs.
     """
     simulator = Simulator(costs, network)
-    sent = (costs, network) if plan.wire is None else wires.at_least(costs, network, plan.wire)
+    sent = costs_of_bound(costs, network, [plan])
     prediction = Prediction(
         step_seconds=simulator.step_seconds(plan),
         lower_bound_seconds=lower_bound(
@@ -168,16 +184,15 @@ def _searched(
 
     ``exact`` is the best plan of full width, if it is known.
     """
-    wire = limits.wire
-    if wire is None:
-        planner = Planner(costs, network, limits, progress)
-        return [*planner.search_both(seed), *planner.best_named()]
     if not limits.only_exposed:
-        planner = Planner(*wires.narrowed(costs, network, wire), limits, progress)
+        # What is carried is dense.
+        own = replace(limits, carrying=limits.carrying and not limits.ranks)
+        planner = Planner(*costs_as_sent(costs, network, limits), own, progress)
         found = [*planner.search_both(seed), *planner.best_named()]
-        return [all_narrow(plan, costs, wire) for plan in found]
+        return [as_sent(plan, costs, limits) for plan in found]
     if exact is None:
-        full = _searched(costs, network, replace(limits, wire=None), seed, progress)
+        in_full = replace(limits, wire=None, ranks=(), only_exposed=False)
+        full = _searched(costs, network, in_full, seed, progress)
     else:
         full = [exact]
     simulator = Simulator(costs, network)
@@ -188,15 +203,49 @@ def _searched(
         return simulator.step_seconds(plan) if fits else math.inf
 
     steps = limits.steps_per_execution or limits.max_steps_per_execution
-    shortest = lower_bound(*wires.at_least(costs, network, wire), steps, carrying=True)
-    if shortest > (1 - LEAST_GAIN) * seconds(full[0]):  # nothing can be worth it
-        return full
-    all_in_16 = replace(limits, only_exposed=False)
+    least = _at_least(costs, network, limits.wire, limits.ranks)
+    if lower_bound(*least, steps, carrying=True) > (1 - LEAST_GAIN) * seconds(full[0]):
+        return full  # nothing can be worth it
+    narrowest = replace(limits, ranks=limits.ranks[:1], only_exposed=False)
     try:
-        narrow = _searched(costs, network, all_in_16, seed, progress)[0]
+        shortest = _searched(costs, network, narrowest, seed, progress)[0]
     except UserError:  # there is no memory for residuals
         return full
-    return [narrow_where_exposed(full[0], narrow, costs, seconds), *full]
+    widths: list[Width] = [*limits.ranks, limits.wire, None]
+    return [wide_where_hidden(full[0], shortest, widths, costs, seconds), *full]
+
+
+def costs_as_sent(costs: StepCosts, network: Network, limits: Limits) -> tuple[StepCosts, Network]:
+    """Costs in which gradients have the bytes that all get by these limits; see as_sent."""
+    if limits.ranks:
+        costs = low_rank.thinned(costs, network, limits.ranks[0])
+    if limits.wire is not None:
+        return wires.narrowed(costs, network, limits.wire)
+    return costs, network
+
+
+def as_sent(plan: Plan, costs: StepCosts, limits: Limits) -> Plan:
+    """The plan, found for :func:`costs_as_sent`, saying how gradients travel."""
+    width = limits.ranks[0] if limits.ranks else limits.wire
+    return plan if width is None else all_in(plan, costs, width, limits.wire)
+
+
+def costs_of_bound(
+    costs: StepCosts, network: Network, plans: Collection[Plan]
+) -> tuple[StepCosts, Network]:
+    """Costs for a lower bound over all plans that may send gradients as these do."""
+    wires_of = {plan.wire for plan in plans if plan.wire is not None}
+    ranks = [group.rank for plan in plans for group in plan.low_rank]
+    return _at_least(costs, network, next(iter(wires_of), None), ranks)
+
+
+def _at_least(
+    costs: StepCosts, network: Network, wire: Wire | None, ranks: Sequence[int]
+) -> tuple[StepCosts, Network]:
+    """Costs for a lower bound over all plans that may send gradients so."""
+    if wire is not None:
+        costs, network = wires.at_least(costs, network, wire)
+    return low_rank.at_least(costs, min(ranks)) if ranks else costs, network
 
 
 def _seconds(plan: Plan) -> float:

@@ -37,6 +37,9 @@ Rules beyond the docstrings of costs.py and plan.py:
   plan's order, and the F units of its first step wait for their updates. Its last step does not
   hand them over.
 * An exchange of a narrow weight has the bytes and the CPU time of planner/wire.py.
+* An exchange in low rank (planner/low_rank.py) is the first of two. When the stream has dealt with
+  it, it hands over the second: behind all that the network has been given, if in sequence, and less
+  urgent than all that the plan lists, if by urgency. It needs no credit in sequence.
 * With one worker nothing is exchanged or carried: gradients arrive when they are ready, at no cost.
 * A call ends when nothing is in flight and all is updated; the costs' ``launch_seconds`` are added.
   So each call begins like the one before it.
@@ -164,7 +167,8 @@ class Simulator:
         plan = replace(plan, steps_per_execution=2 * step or 1, carried=())
         execution = SimulatedExecution(self._indexed, self._indexed.index(plan), plan, self.network)
         execution.play()
-        return [plan.exchanges[e] for _, _, _, of, e, _ in execution.lanes.arrivals if of == step]
+        entered = [e for _, _, _, of, e, _ in execution.lanes.arrivals if of == step]
+        return [plan.exchanges[e] for e in entered if e < len(plan.exchanges)]
 
     def peak_bytes(self, plan: Plan) -> int:
         """The most bytes alive at one time, however slow the network is."""
@@ -196,14 +200,18 @@ class Simulator:
             for step, kind, number, _, end in execution.recorded or ()
             if kind in ("middle", "backward")
         }
+        first = {second: number for number, second in indexed.second.items()}
+        arrived = {(step, number): end for end, _, _, step, number, _ in execution.lanes.arrivals}
         return [
             ExchangeSpan(
                 step=step,
-                exchange=plan.exchanges[number],
+                exchange=plan.exchanges[first.get(number, number)],
                 num_bytes=piece.num_bytes,
-                ready=max(
+                ready=arrived[step, first[number]]
+                if number in first
+                else max(
                     ends.get((step, indexed.ready_after[weight]), 0.0)
-                    for weight in indexed.weights[number]
+                    for weight in indexed.weights[indexed.second.get(number, number)]
                 ),
                 start=begin,
                 end=end,

@@ -62,7 +62,7 @@ class SimulatedExecution:
 
     def repeat(self) -> float | None:
         """The same after playing a single step, if all steps are alike; else None."""
-        if not self._costs.all_awaited:
+        if not self._costs.all_awaited or self._plan.second:  # which enter as others arrive
             return None
         if self._plan.carried:
             return self._repeat_carrying()
@@ -168,7 +168,10 @@ class SimulatedExecution:
             now += cpu_seconds
             if is_last:
                 parts_left = self._parts_left[step]
-                for weight in weights_of[exchange]:
+                members = weights_of[exchange]
+                if not members:
+                    lanes.follow(step, self._plan.second[exchange], now)
+                for weight in members:
                     parts_left[weight] -= 1
                     if not parts_left[weight]:  # it is complete, and updated
                         start = now

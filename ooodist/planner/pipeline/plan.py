@@ -163,7 +163,7 @@ def make_plan(
 def first_plan(
     costs: ModelCosts, ranks: int, microbatches: int, chunks: int | None = None
 ) -> PipelinePlan:
-    """Returns, without a search, stages to start with and the best known schedule for them.
+    """Finds stages to start with and the best known schedule for them, without a search.
 
     :func:`make_plan` with ``auto`` searches, which takes time. Here each further stage per rank
     must pay for itself: it must save ``FURTHER_STAGE`` of the step.

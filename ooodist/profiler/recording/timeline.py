@@ -104,21 +104,6 @@ def make_timeline(events: Sequence[OpEvent], steps: Sequence[TracedStep]) -> Tim
     return Timeline(launches, tuple(units), tuple(exchanges))
 
 
-def executed_order(timeline: Timeline, step: int) -> list[str]:
-    """The names of a step's backward units in the order in which they ran.
-
-    A unit counts as run when the last of its ops that an order can hold back has started. (Not the
-    first: a loop's counter, and its reads of saved tensors, run ahead of its data.) Units without
-    such an op are left out: they run as soon as their data is there.
-    """
-    last = {
-        run.name: max(event.start for event in run.gated)
-        for run in timeline.units
-        if run.step == step and run.kind != "F" and run.gated
-    }
-    return sorted(last, key=last.__getitem__)
-
-
 def _unit_runs(
     number: int, recorded: Recorded, ops: Mapping[str, Sequence[tf.Operation]]
 ) -> dict[str, UnitRun]:

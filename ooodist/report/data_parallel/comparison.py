@@ -2,48 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ooodist.planner.data_parallel.plan import PlanWithCosts
-from ooodist.planner.data_parallel.simulate import Simulator
+from ooodist.planner.data_parallel.simulate import Simulation, Simulator
 from ooodist.profiler.recording.timeline import Timeline
-from ooodist.report.data_parallel.overlap import measure_overlap, simulated_overlap
-from ooodist.report.data_parallel.tracks import predicted
-from ooodist.report.perfetto import Process
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One plan, predicted and measured.
-
-    Attributes:
-        plan: its name.
-        predicted_seconds, measured_seconds: seconds of a step.
-        hidden_share: share of the exchange's time that computation hid, 0 to 1.
-        ideal_share: the same in simulation; None if the costs are unknown.
-        note: on how it was measured; may be empty.
-    """
-
-    plan: str
-    predicted_seconds: float
-    measured_seconds: float
-    hidden_share: float
-    ideal_share: float | None
-    note: str = ""
-
-    @property
-    def error(self) -> float:
-        """The relative error of the prediction; negative if it is too low."""
-        return self.predicted_seconds / self.measured_seconds - 1
-
-    def __str__(self) -> str:
-        ideal = "" if self.ideal_share is None else f" (ideal {self.ideal_share:.0%})"
-        return (
-            f"plan {self.plan}: predicted {self.predicted_seconds * 1e3:.1f} ms a step, measured "
-            f"{self.measured_seconds * 1e3:.1f} ms{self.note} (error {self.error:+.1%}); "
-            f"{self.hidden_share:.0%} of the exchange hidden{ideal}"
-        )
+from ooodist.report.chart import Chart
+from ooodist.report.data_parallel.charts import simulated
+from ooodist.report.overlap import measure_overlap, simulated_overlap
+from ooodist.report.step_trace import Comparison
 
 
 @dataclass(frozen=True)
@@ -60,7 +29,15 @@ class RecordedPlan:
     first_steps: tuple[int, ...]
     timeline: Timeline
 
-    def predicted_processes(self, *, first_step: int) -> list[Process]:
+    @cached_property
+    def simulation(self) -> Simulation | None:
+        """The prediction; None if the costs are unknown."""
+        costs, network = self.planned.costs, self.planned.network
+        if costs is None or network is None:
+            return None
+        return Simulator(costs, network).run(self.planned.plan)
+
+    def predicted_charts(self, *, first_step: int) -> list[Chart]:
         """The prediction to show with the recording; nothing if the costs are unknown.
 
         Each call begins where the recorded one did, or when the previous predicted one ends.
@@ -68,30 +45,31 @@ class RecordedPlan:
         Args:
             first_step: the number under which the recording's first step is shown.
         """
-        costs, network = self.planned.costs, self.planned.network
-        if costs is None or network is None:
+        costs, network, simulation = self.planned.costs, self.planned.network, self.simulation
+        if costs is None or network is None or simulation is None:
             return []
-        simulation = Simulator(costs, network).run(self.planned.plan)
-        launches: list[tuple[float, int]] = []
+        calls: list[tuple[float, int]] = []
         for step in self.first_steps:
             begin = min(unit.start for unit in self.timeline.units if unit.step == step)
-            if launches:
-                begin = max(begin, launches[-1][0] + simulation.launch_seconds)
-            launches.append((begin, step + first_step))
-        return [predicted(simulation, costs, number=1, title="predicted", launches=launches)]
+            if calls:
+                begin = max(begin, calls[-1][0] + simulation.launch_seconds)
+            calls.append((begin, step + first_step))
+        return [simulated(simulation, costs, network, name="predicted", calls=calls)]
 
     def compare(self, measured_seconds: float, note: str = "") -> Comparison:
         """Compares the plan's prediction with the measured seconds per step."""
-        plan, costs, network = self.planned.plan, self.planned.costs, self.planned.network
-        if costs is not None and network is not None:
-            simulation = Simulator(costs, network).run(plan)
+        plan, network, simulation = self.planned.plan, self.planned.network, self.simulation
+        ideal: float | None
+        if network is not None and simulation is not None:
             seconds = simulation.step_seconds
-            ideal: float | None = simulated_overlap(simulation, network.latency).share
+            ideal = simulated_overlap(simulation, network.latency).share
         else:
             assert plan.predicted is not None
             seconds, ideal = plan.predicted.step_seconds, plan.predicted.hidden_share
-        share = measure_overlap(self.timeline).share
-        return Comparison(plan.name, seconds, measured_seconds, share, ideal, note)
+        shares = f"{measure_overlap(self.timeline).share:.0%} of the exchange hidden"
+        if ideal is not None:
+            shares += f" (ideal {ideal:.0%})"
+        return Comparison(f"plan {plan.name}", seconds, measured_seconds, shares, note)
 
 
 def recorded_plan(planned: PlanWithCosts | None, timeline: Timeline) -> RecordedPlan | None:
@@ -105,10 +83,10 @@ def recorded_plan(planned: PlanWithCosts | None, timeline: Timeline) -> Recorded
     if planned is None or (planned.costs is None and planned.plan.predicted is None):
         return None
     num_steps = planned.plan.steps_per_execution
-    begins = _first_steps(timeline.launches)
+    begins = itertools.accumulate(timeline.launches, initial=0)
     whole = [
         step
-        for step, size in zip(begins, timeline.launches, strict=True)
+        for step, size in zip(begins, timeline.launches, strict=False)
         if size == num_steps and any(unit.step == step for unit in timeline.units)
     ]
     if not whole:
@@ -121,11 +99,3 @@ def recorded_plan(planned: PlanWithCosts | None, timeline: Timeline) -> Recorded
         exchanges=tuple(run for run in timeline.exchanges if run.step in steps),
     )
     return RecordedPlan(planned, tuple(whole), kept)
-
-
-def _first_steps(launches: Sequence[int]) -> list[int]:
-    begins, step = [], 0
-    for size in launches:
-        begins.append(step)
-        step += size
-    return begins

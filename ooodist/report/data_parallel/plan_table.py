@@ -1,20 +1,19 @@
-"""Formats plans side by side: as a table for people, and as CSV."""
+"""Compares plans: as a table for people, and as CSV."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.bound import lower_bound
 from ooodist.planner.data_parallel.orders import first_k_order, movable_layers
 from ooodist.planner.data_parallel.plan import Plan, carried_exchanges
+from ooodist.planner.data_parallel.search import costs_of_bound
 from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.planner.narrowing import narrow_bytes
 from ooodist.planner.rows import with_rows
-from ooodist.planner.wire import at_least
+from ooodist.report.tables import Columns, Row, aligned, cells, milliseconds, readable_bytes
 from ooodist.util.quantity import counted
 
 BOUND = "lower_bound"
@@ -24,10 +23,17 @@ TITLES = {
     "baseline": "engine as it comes",
     "tuned": "engine tuned",
     CARRIED: "planned, carrying",
-    NARROW: "planned, with a wire:",
+    NARROW: "planned, in fewer bytes:",
 }  # others keep their names
-_MILLI = 1e3
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_COMPARED = ("baseline", "tuned", "priority")
+_COLUMNS: Columns = {
+    "ms/step": ("step_ms", lambda ms: milliseconds(ms / 1e3)),
+    "speed-up": ("speed_up", "{:.2f}x".format),
+    "of bound": ("share_of_bound", "{:.0%}".format),
+    "exchanges": ("exchanges", str),
+    "steps/call": ("steps_per_execution", str),
+    "peak memory": ("peak_bytes", readable_bytes),
+}
 
 
 @dataclass(frozen=True)
@@ -83,58 +89,20 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One plan, or the lower bound, which has no exchanges and no memory.
-
-    Attributes:
-        name: as in :func:`ooodist.planner.data_parallel.search.comparison`.
-        step_seconds: seconds of a step, in simulation.
-        speed_up: over the first row of the table.
-        share: the lower bound divided by ``step_seconds``, 0 to 1.
-        num_exchanges: exchanges per step.
-        peak_bytes: peak memory of a worker; None if the costs have no tensors.
-        k: for first_k, the least k with its order.
-        num_carried: exchanges that a call leaves to the next one; None if no plan may.
-        narrow_bytes: bytes of gradients, in full width, that travel in 16 bits; None if none may.
-        wire: the dtype in which they do, if any.
-    """
-
-    name: str
-    step_seconds: float
-    speed_up: float
-    share: float
-    num_exchanges: int | None = None
-    steps_per_execution: int | None = None
-    peak_bytes: int | None = None
-    k: int | None = None
-    num_carried: int | None = None
-    narrow_bytes: int | None = None
-    wire: str | None = None
-
-    @property
-    def title(self) -> str:
-        """The name for people."""
-        words = _title(self.name)
-        if self.name == CARRIED:
-            words += f" {self.num_carried}"
-        if self.wire is not None:
-            words += f" {self.wire} for {readable_bytes(self.narrow_bytes or 0)}"
-        return words if self.k is None else f"{words} (k = {self.k})"
-
-
-@dataclass(frozen=True)
 class Table:
     """The plans for one cluster.
 
     Attributes:
         subject: what was planned.
-        rows: the baseline plan first, then others, the planned one and, if plans may carry
-            exchanges, the best of those; the lower bound last.
+        cluster: where the plans are to run.
+        rows: by the name of the plan. The baseline is first, then others, the planned one and, if
+            plans may carry exchanges, the best of those. The lower bound is last; it has no
+            exchanges and no memory.
     """
 
     subject: Subject
     cluster: Cluster
-    rows: tuple[Row, ...]
+    rows: Mapping[str, Row]
 
     @property
     def title(self) -> str:
@@ -144,18 +112,15 @@ class Table:
     @property
     def best(self) -> Row:
         """The row of the best plan that was found."""
-        return self.rows[-2]
-
-    def row(self, name: str) -> Row:
-        """The row of a plan by its name."""
-        return next(row for row in self.rows if row.name == name)
+        return list(self.rows.values())[-2]
 
 
 def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) -> Table:
     """Makes the table of plans, of which the first is baseline and the last the best one.
 
     The lower bound is for calls with as many steps as the longest. It is that of plans that carry
-    exchanges if there is a row ``carried``, and of those with gradients in 16 bits if one has some.
+    exchanges if there is a row ``carried``, and of those with gradients in fewer bytes if one has
+    some.
 
     Args:
         subject: what the plans are for.
@@ -164,133 +129,86 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
     """
     costs, network = subject.costs, cluster.network
     simulator = Simulator(costs, network)
-    seconds = {name: simulator.step_seconds(plan) for name, plan in plans.items()}
-    baseline = next(iter(plans))
-    carrying = CARRIED in plans
     steps = max(plan.steps_per_execution for plan in plans.values())
-    wire = next((plan.wire for plan in plans.values() if plan.wire is not None), None)
-    sent = (costs, network) if wire is None else at_least(costs, network, wire)
-    bound = lower_bound(*sent, steps, carrying=carrying)
-    rows = [
-        Row(
-            name=name,
-            step_seconds=seconds[name],
-            speed_up=seconds[baseline] / seconds[name],
-            share=bound / seconds[name],
-            num_exchanges=len(plan.exchanges) if network.workers > 1 else 0,
-            steps_per_execution=plan.steps_per_execution,
-            peak_bytes=simulator.peak_bytes(plan) if costs.tensors else None,
-            k=_k(plan, costs) if name == "first_k" else None,
-            num_carried=len(carried_exchanges(plan)) if carrying else None,
-            narrow_bytes=narrow_bytes(plan, costs) if NARROW in plans else None,
-            wire=plan.wire,
-        )
-        for name, plan in plans.items()
-    ]
-    rows.append(Row(BOUND, bound, seconds[baseline] / bound, 1.0, steps_per_execution=steps))
-    return Table(subject, cluster, tuple(rows))
+    sent = costs_of_bound(costs, network, plans.values())
+    bound = lower_bound(*sent, steps, carrying=CARRIED in plans)
+    seconds = {name: simulator.step_seconds(plan) for name, plan in plans.items()}
+    rows = {}
+    for name, step_seconds in {**seconds, BOUND: bound}.items():
+        row = rows[name] = {
+            "model": subject.title,
+            "engine": network.engine,
+            "workers": network.workers,
+            "servers": cluster.servers,
+            "bandwidth": cluster.bandwidth,
+            "latency": cluster.latency,
+            "plan": name,
+            "k": None,  # the least one with this order
+            "step_ms": step_seconds * 1e3,
+            "speed_up": next(iter(seconds.values())) / step_seconds,
+            "share_of_bound": bound / step_seconds,
+            "exchanges": None,
+            "steps_per_execution": steps,
+            "peak_bytes": None,
+            "carried": None,  # exchanges that a call leaves to the next one
+            "narrow_bytes": None,  # of gradients, in full width, that travel in 16 bits
+            "wire": None,
+            "low_rank": None,  # of which gradients travel so, the rank and the bytes in full width
+        }
+        if (plan := plans.get(name)) is not None:
+            row["k"] = _k(plan, costs) if name == "first_k" else None
+            row["exchanges"] = len(plan.exchanges) if network.workers > 1 else 0
+            row["steps_per_execution"] = plan.steps_per_execution
+            row["peak_bytes"] = simulator.peak_bytes(plan) if costs.tensors else None
+            row["carried"] = len(carried_exchanges(plan)) if CARRIED in plans else None
+            row["narrow_bytes"] = narrow_bytes(plan, costs) if NARROW in plans else None
+            row["wire"] = plan.wire
+            row["low_rank"] = ", ".join(_ranks(plan, costs)) or None
+    return Table(subject, cluster, rows)
 
 
 def text(table: Table) -> str:
     """Formats a table with a line per plan."""
-    lines = [
-        ("", "ms/step", "speed-up", "of bound", "exchanges", "steps/call", "peak memory"),
-        *(
-            (
-                row.title,
-                f"{row.step_seconds * _MILLI:.1f}",
-                f"{row.speed_up:.2f}x",
-                f"{row.share:.0%}",
-                _or_dash(row.num_exchanges),
-                _or_dash(row.steps_per_execution),
-                "-" if row.peak_bytes is None else readable_bytes(row.peak_bytes),
-            )
-            for row in table.rows
-        ),
-    ]
-    return f"{table.title}\n\n{aligned(lines)}"
+    lines = [(title_of(row), *cells(row, _COLUMNS)) for row in table.rows.values()]
+    return f"{table.title}\n\n{aligned([('', *_COLUMNS), *lines])}"
 
 
 def sweep_text(tables: Sequence[Table]) -> str:
     """Formats a line per cluster: ms a step of each plan, and what planning gains."""
-    names = [_title(row.name) for row in tables[0].rows]
-    lines = [
-        ("ms/step", *names, "over as it comes", "over tuned", "over priority", "of bound"),
-        *(
-            (
-                table.cluster.title,
-                *(f"{row.step_seconds * _MILLI:.1f}" for row in table.rows),
-                f"{table.best.speed_up:.2f}x",
-                *(
-                    f"{table.best.speed_up / table.row(other).speed_up:.2f}x"
-                    for other in ("tuned", "priority")
-                ),
-                f"{table.best.share:.0%}",
-            )
-            for table in tables
-        ),
-    ]
+    names = [_title(name) for name in tables[0].rows]
+    lines = [("ms/step", *names, "over as it comes", "over tuned", "over priority", "of bound")]
+    for table in tables:
+        gains = (table.rows[name]["step_ms"] / table.best["step_ms"] for name in _COMPARED)
+        times = (milliseconds(row["step_ms"] / 1e3) for row in table.rows.values())
+        share = f"{table.best['share_of_bound']:.0%}"
+        lines.append((table.cluster.title, *times, *(f"{gain:.2f}x" for gain in gains), share))
     return aligned(lines)
 
 
-def write_csv(tables: Sequence[Table], file: Path) -> None:
-    """Writes a line per plan and cluster; the file is replaced. Raises OSError."""
-    with file.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(
-            [
-                *("model", "engine", "workers", "servers", "bandwidth", "latency"),
-                *("plan", "k", "step_ms", "speed_up", "share_of_bound"),
-                *("exchanges", "steps_per_execution", "peak_bytes", "carried", "narrow_bytes"),
-            ]
-        )
-        for table in tables:
-            cluster = table.cluster
-            where = (
-                *(table.subject.title, cluster.network.engine, cluster.network.workers),
-                *(cluster.servers, cluster.bandwidth, cluster.latency),
-            )
-            for row in table.rows:
-                step_ms = f"{row.step_seconds * _MILLI:.4f}"
-                shares = (f"{row.speed_up:.4f}", f"{row.share:.4f}")
-                counts = (row.num_exchanges, row.steps_per_execution, row.peak_bytes)
-                writer.writerow(
-                    [
-                        *(*where, row.name, row.k, step_ms, *shares, *counts),
-                        *(row.num_carried, row.narrow_bytes),
-                    ]
-                )
+def title_of(row: Row) -> str:
+    """The name of a plan for people."""
+    words = _title(row["plan"])
+    if row["plan"] == CARRIED:
+        words += f" {row['carried']}"
+    sent = [row["low_rank"]] if row["low_rank"] else []
+    if row["wire"] is not None:
+        sent.append(f"{row['wire']} for {readable_bytes(row['narrow_bytes'] or 0)}")
+    words = " ".join([words, *filter(None, [", ".join(sent)])])
+    return words if row["k"] is None else f"{words} (k = {row['k']})"
 
 
-def readable_bytes(num_bytes: float) -> str:
-    """Formats bytes: ``1536`` as ``1.5 KiB``."""
-    for unit in _UNITS[:-1]:
-        if num_bytes < 1024:
-            return f"{num_bytes:.0f} {unit}" if unit == _UNITS[0] else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:.1f} {_UNITS[-1]}"
-
-
-def _k(plan: Plan, costs: StepCosts) -> int:
-    numbers = range(len(movable_layers(costs)) + 1)
-    return next(k for k in numbers if first_k_order(costs, k) == plan.order)
+def _ranks(plan: Plan, costs: StepCosts) -> list[str]:
+    sizes = {weight.name: weight.num_bytes for weight in costs.weights}
+    return [
+        f"rank {group.rank} for {readable_bytes(sum(sizes[name] for name in group.weights))}"
+        for group in plan.low_rank
+    ]
 
 
 def _title(name: str) -> str:
     return TITLES.get(name, name.replace("_", " "))
 
 
-def _or_dash(number: int | None) -> str:
-    return "-" if number is None else str(number)
-
-
-def aligned(lines: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    """Formats columns two blanks apart; those in ``left`` are left-justified, others right."""
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+def _k(plan: Plan, costs: StepCosts) -> int:
+    numbers = range(len(movable_layers(costs)) + 1)
+    return next(k for k in numbers if first_k_order(costs, k) == plan.order)

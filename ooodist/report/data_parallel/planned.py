@@ -1,22 +1,19 @@
-"""Plans for some clusters, and writes the plans, figures and timelines for Perfetto."""
+"""Plans for some clusters, and writes the plans, pictures and traces for Perfetto."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ooodist.errors import UserError
-from ooodist.planner.data_parallel import plan as plan_files
 from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.plan import write as write_plan
 from ooodist.planner.data_parallel.search import Limits, comparison
 from ooodist.planner.data_parallel.simulate import Simulation, Simulator
-from ooodist.report import perfetto
-from ooodist.report.data_parallel import figure
-from ooodist.report.data_parallel.figure import Panel, deferred_units
-from ooodist.report.data_parallel.overlap import simulated_overlap
+from ooodist.report import plan_files
+from ooodist.report.chart import Chart
+from ooodist.report.data_parallel.charts import calls_within, simulated
 from ooodist.report.data_parallel.plan_table import (
     Cluster,
     Subject,
@@ -24,22 +21,19 @@ from ooodist.report.data_parallel.plan_table import (
     make_table,
     sweep_text,
     text,
-    write_csv,
 )
-from ooodist.report.data_parallel.tracks import predicted
-from ooodist.report.search_line import SearchLine
+from ooodist.report.grid import time_grid
+from ooodist.report.overlap import simulated_overlap
+from ooodist.report.plan_files import files_text, write_charts, written_to
+from ooodist.report.search_line import search_line
+from ooodist.report.tables import milliseconds, write_csv
 from ooodist.util import yaml_dataclass
 from ooodist.util.quantity import counted
 
 logger = logging.getLogger("ooodist")
 
-COSTS_NAME = "costs.yaml"
-CSV_NAME = "plans.csv"
-PLAN_NAME = "plan.yaml"
-FIGURE_NAMES = ("timeline.png", "timeline.svg")
-TRACE_NAME = "timeline.json.gz"
 SHOWN = ("baseline", "planned", "carried", "narrow")  # as far as they are there
-LAUNCHES_IN_TRACE = 2  # to show the arrows from one to the next
+STEPS_SHOWN = 2  # of the first plan; pictures show how far the others get in that time
 
 
 def plan_clusters(
@@ -66,7 +60,7 @@ def plan_clusters(
     for cluster in clusters:
         logger.info("planning for %s", cluster.title)
         there = subject.on(cluster.network)
-        with SearchLine() as line:
+        with search_line() as line:
             plans = comparison(there.costs, cluster.network, limits=limits, progress=line)
         for name in plans.keys() & {"planned", "carried", "narrow"}:
             plans[name] = replace(plans[name], model=subject.model)
@@ -76,91 +70,51 @@ def plan_clusters(
             folder /= f"{cluster.network.workers}-workers-{cluster.bandwidth}"
         with written_to(output):
             folder.mkdir(parents=True, exist_ok=True)
-            _write(folder, plans, tables[-1])
+            best = _write(folder, plans, tables[-1])
     with written_to(output):
-        write_csv(tables, output / CSV_NAME)
-        yaml_dataclass.write_file(subject.costs, output / COSTS_NAME)
+        rows = [row for table in tables for row in table.rows.values()]
+        write_csv(rows, output / plan_files.CSV_NAME)
+        yaml_dataclass.write_file(subject.costs, output / plan_files.COSTS_NAME)
     if len(tables) > 1:
-        return (
-            f"{sweep_text(tables)}\n\n{files_text(_KIND_OF_FILE, output, [CSV_NAME, COSTS_NAME])}"
-        )
-    files = [PLAN_NAME, *FIGURE_NAMES, TRACE_NAME, CSV_NAME, COSTS_NAME]
-    return f"{text(tables[0])}\n\n{files_text(_KIND_OF_FILE, output, files)}"
+        files = files_text(output, [plan_files.CSV_NAME, plan_files.COSTS_NAME])
+        return f"{sweep_text(tables)}\n\n{files}"
+    files = files_text(output, plan_files.OF_CLUSTER)
+    return "\n\n".join([text(tables[0]), f"{best.title}\n{time_grid(best)}", files])
 
 
-@contextmanager
-def written_to(output: Path) -> Iterator[None]:
-    """Turns an OSError from writing there into a UserError."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"--output is {output}, where nothing can be written ({error.strerror}); "
-            "give a folder that can be written to"
-        ) from error
+def _write(folder: Path, plans: Mapping[str, Plan], table: Table) -> Chart:
+    """Writes the best plan, which is the last, and the picture and trace for one cluster.
 
-
-def _write(folder: Path, plans: Mapping[str, Plan], table: Table) -> None:
-    """Writes the best plan, which is the last, and the figure and timeline for one cluster."""
-    costs, network = table.subject.costs, table.cluster.network
-    simulator = Simulator(costs, network)
+    The result is the chart of the best plan.
+    """
+    simulator = Simulator(table.subject.costs, table.cluster.network)
     simulations = {name: simulator.run(plans[name]) for name in SHOWN if name in plans}
     best = [*simulations][-1]
-    planned = _with_hidden_share(plans[best], simulations[best], network.latency)
-    plan_files.write(planned, folder / PLAN_NAME)
-    panels = [
-        Panel(
-            _title(table, name, simulation, network.latency),
-            simulation,
-            network,
-            deferred_units(costs.backward, plans[name].order),
-        )
+    plan, latency = plans[best], table.cluster.network.latency
+    assert plan.predicted is not None
+    # For those who run the plan without the costs.
+    share = simulated_overlap(simulations[best], latency).share
+    predicted = replace(plan.predicted, hidden_share=share)
+    write_plan(replace(plan, predicted=predicted), folder / plan_files.PLAN_NAME)
+    seconds = STEPS_SHOWN * next(iter(simulations.values())).step_seconds
+    charts = [
+        _chart(table, plans[name], name, simulation, seconds)
         for name, simulation in simulations.items()
     ]
-    figure.write(figure.draw(panels, table.title), [folder / name for name in FIGURE_NAMES])
-    processes = [
-        predicted(
-            simulation,
-            costs,
-            number=number,
-            title=name,
-            launches=[
-                (launch * simulation.launch_seconds, launch * simulation.steps + 1)
-                for launch in range(LAUNCHES_IN_TRACE)
-            ],
-        )
-        for number, (name, simulation) in enumerate(simulations.items())
-    ]
-    perfetto.write_perfetto(processes, folder / TRACE_NAME)
+    write_charts(charts, table.title, folder, seconds)
+    return charts[-1]
 
 
-def _with_hidden_share(plan: Plan, simulation: Simulation, latency: float) -> Plan:
-    """Adds the hidden share to the prediction, for those who run the plan without the costs."""
-    assert plan.predicted is not None
-    share = simulated_overlap(simulation, latency).share
-    return replace(plan, predicted=replace(plan.predicted, hidden_share=share))
-
-
-def _title(table: Table, name: str, simulation: Simulation, latency: float) -> str:
-    row = table.row(name)
-    speed_up = "" if row is table.rows[0] else f" ({row.speed_up:.2f}x)"
-    hidden = simulated_overlap(simulation, latency).share
-    return (
-        f"{name}: {row.step_seconds * 1e3:.1f} ms a step{speed_up}, "
+def _chart(table: Table, plan: Plan, name: str, simulation: Simulation, seconds: float) -> Chart:
+    """A chart of calls that take at least so many seconds together."""
+    costs, network = table.subject.costs, table.cluster.network
+    speed_up = "" if name == "baseline" else f" ({table.rows[name]['speed_up']:.2f}x)"
+    hidden = simulated_overlap(simulation, network.latency).share
+    title = (
+        f"{name}: {milliseconds(simulation.step_seconds)} ms a step{speed_up}, "
         f"{counted(simulation.steps, 'step')} a call, {hidden:.0%} of the exchange hidden"
     )
-
-
-_KIND_OF_FILE = {
-    PLAN_NAME: "plan",
-    "timeline.png": "picture",
-    "timeline.svg": "picture",
-    TRACE_NAME: "trace",
-    CSV_NAME: "table",
-    COSTS_NAME: "costs",
-}
-
-
-def files_text(kinds: Mapping[str, str], output: Path, names: Sequence[str]) -> str:
-    """Formats a line per file."""
-    return "\n".join(f"{kinds[name]:<9}{output / name}" for name in names)
+    calls = calls_within(seconds, simulation)
+    return simulated(
+        simulation, costs, network, name=name, title=title, calls=calls, order=plan.order
+    )

@@ -16,15 +16,14 @@ import tensorflow as tf
 from ooodist.errors import UserError
 from ooodist.profiler.recording.timeline import make_timeline
 from ooodist.profiler.recording.xplane import read_op_events, start_recording
-from ooodist.report.data_parallel.comparison import Comparison, RecordedPlan, recorded_plan
-from ooodist.report.data_parallel.overlap import measure_overlap
-from ooodist.report.data_parallel.tracks import recorded
-from ooodist.report.perfetto import write_perfetto
+from ooodist.report.data_parallel.charts import recorded
+from ooodist.report.data_parallel.comparison import RecordedPlan, recorded_plan
+from ooodist.report.overlap import measure_overlap
+from ooodist.report.step_trace import StepTrace
 from ooodist.util.quantity import counted
 
 logger = logging.getLogger("ooodist")
 
-FILE_NAME = "trace.json.gz"
 WARM_UP_LAUNCHES = 2
 MEASURED_LAUNCHES = 5
 
@@ -60,7 +59,7 @@ class TraceSummary:
         )
 
 
-class Trace(keras.callbacks.Callback):
+class Trace(StepTrace):
     """Records steps of a model that was given to :func:`ooodist.distribute`, on rank 0.
 
     Recording starts before a call, once ``WARM_UP_LAUNCHES`` calls have run and the last one needed
@@ -77,21 +76,11 @@ class Trace(keras.callbacks.Callback):
 
     Attributes:
         summary: what was recorded; None until then, and always on other ranks.
-        comparison: predicted and measured; None until it is known, and without a plan.
-
-    Raises:
-        UserError: ``num_steps`` is less than 1.
     """
 
     def __init__(self, output: Path, num_steps: int) -> None:
-        super().__init__()
-        if num_steps < 1:
-            raise UserError(f"report.trace is {num_steps}; record at least 1 step, or set it to 0")
+        super().__init__(output, num_steps)
         self.summary: TraceSummary | None = None
-        self.comparison: Comparison | None = None
-        self._path = Path(output) / FILE_NAME
-        self._num_steps = num_steps
-        self._finished = False
         self._folder: tempfile.TemporaryDirectory[str] | None = None  # while recording
         self._warned = False
         self._launches_done = 0
@@ -107,39 +96,43 @@ class Trace(keras.callbacks.Callback):
         self._num_traced = 0
         self._began = 0.0
 
+    @property
+    def _strategy(self) -> Any:
+        return self.model.ooodist.strategy
+
     def on_train_begin(self, logs: Any = None) -> None:
-        self._finished = self._finished or self.model.ooodist.engine.rank != 0
+        self._is_finished = self._is_finished or self.model.ooodist.engine.rank != 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self._finished or self.model.ooodist.steps_ahead:  # trained by an earlier call
+        if self._is_finished or self.model.ooodist.steps_ahead:  # trained by an earlier call
             return
         is_warm = self._is_warm and self._launches_done >= WARM_UP_LAUNCHES
-        is_settled = is_warm and not self.model.ooodist.strategy.is_trying
+        is_settled = is_warm and not self._strategy.is_trying
         if is_settled and self._folder is None and self._to_compare is None:
             self._start()
         self._first_batch = batch
-        self._num_traced = len(self.model.ooodist.strategy.inner.backward.steps)
+        self._num_traced = len(self._strategy.inner.backward.steps)
         self._began = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         fit = self.model.ooodist
-        if self._finished or fit.steps_ahead or fit.is_catching_up:  # it goes on, or did nothing
+        if self._is_finished or fit.steps_ahead or fit.is_catching_up:  # it goes on, or did nothing
             return
         keras.tree.map_structure(float, logs or {})  # waits for the device
         seconds = time.perf_counter() - self._began
         # Keras passes the last batch of a full call, even if the epoch ends before that.
         end = min(batch + 1, self.params.get("steps") or batch + 1)
-        steps = (end - self._first_batch) // self.model.ooodist.strategy.accumulate
+        steps = (end - self._first_batch) // self._strategy.accumulate
         self._launches_done += 1
         self._steps_done += steps
-        self._is_warm = self._num_traced == len(self.model.ooodist.strategy.inner.backward.steps)
+        self._is_warm = self._num_traced == len(self._strategy.inner.backward.steps)
         if self._folder is not None:
             if self._is_warm:
                 self._recorded.append((steps, seconds))
             if self._steps_recorded() >= self._num_steps:
                 self._stop()
         elif self._to_compare is not None:
-            if self._is_warm and steps == self.model.ooodist.strategy.steps_per_execution:
+            if self._is_warm and steps == self._strategy.steps_per_execution:
                 self._after.append((steps, seconds))
             if len(self._after) == MEASURED_LAUNCHES:
                 self._compare(self._to_compare)
@@ -151,13 +144,10 @@ class Trace(keras.callbacks.Callback):
         self._stop_early("the training ended")
         if self._to_compare is not None:
             self._compare(self._to_compare)
-        if not self._finished:
-            logger.warning(
-                "trace: nothing was recorded: the training ran %d calls, the first %d or more "
-                "(as long as functions are traced, and a plan is tried) warm up; train longer, or "
-                "set report.trace to 0",
-                self._launches_done,
-                WARM_UP_LAUNCHES,
+        if not self._is_finished:
+            self._warn_of_nothing(
+                f"{self._launches_done} calls, the first {WARM_UP_LAUNCHES} or more (as long as "
+                "functions are traced, and a plan is tried) warm up"
             )
 
     def _steps_recorded(self) -> int:
@@ -194,18 +184,18 @@ class Trace(keras.callbacks.Callback):
         assert self._folder is not None
         with self._folder as folder:
             self._folder = None
-            self._finished = True
+            self._is_finished = True
             try:
                 tf.profiler.experimental.stop()
-                self.summary = self._write(Path(folder))
+                self.summary = self._summarized(Path(folder))
             except (UserError, OSError, tf.errors.OpError) as error:
                 logger.warning("trace: not written: %s", error)
             else:
                 logger.info("%s", self.summary)
-                self._finished = self._to_compare is None
+                self._is_finished = self._to_compare is None
 
-    def _write(self, folder: Path) -> TraceSummary:
-        steps = self.model.ooodist.strategy.inner.backward.steps
+    def _summarized(self, folder: Path) -> TraceSummary:
+        steps = self._strategy.inner.backward.steps
         timeline = make_timeline(read_op_events(folder), steps)
         if not timeline.num_steps:
             raise UserError(
@@ -213,11 +203,10 @@ class Trace(keras.callbacks.Callback):
                 "none)"
             )
         first_step = self._steps_before + 1
-        to_compare = recorded_plan(self.model.ooodist.strategy.inner.planned, timeline)
-        processes = [recorded(timeline, first_step=first_step, title="measured, rank 0")]
-        processes += to_compare.predicted_processes(first_step=first_step) if to_compare else []
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_perfetto(processes, self._path)
+        to_compare = recorded_plan(self._strategy.inner.planned, timeline)
+        charts = [recorded(timeline, first_step=first_step, name="measured, rank 0")]
+        charts += to_compare.predicted_charts(first_step=first_step) if to_compare else []
+        self._write(charts)
         self._to_compare = to_compare
         overlap = measure_overlap(timeline)
         return TraceSummary(
@@ -231,12 +220,8 @@ class Trace(keras.callbacks.Callback):
 
     def _compare(self, recorded: RecordedPlan) -> None:
         self._to_compare = None
-        self._finished = True
-        full = [
-            item
-            for item in self._recorded
-            if item[0] == self.model.ooodist.strategy.steps_per_execution
-        ]
+        self._is_finished = True
+        full = [item for item in self._recorded if item[0] == self._strategy.steps_per_execution]
         launches = self._after or full
         if launches:
             median = statistics.median(seconds / steps for steps, seconds in launches)

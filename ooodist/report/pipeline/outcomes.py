@@ -12,7 +12,7 @@ from ooodist.planner.pipeline.plan import AUTO, PipelinePlan, make_plan
 from ooodist.planner.pipeline.simulate import PipelineTimeline
 from ooodist.planner.placement.hosts import Hosts, Placement
 from ooodist.planner.placement.search import best_placement
-from ooodist.report.data_parallel.plan_table import readable_bytes
+from ooodist.report.tables import readable_bytes, readable_seconds
 from ooodist.util.quantity import counted
 
 BASELINE = "1f1b"
@@ -78,12 +78,20 @@ class Setting:
         return ", ".join(words)
 
     @property
+    def short(self) -> str:
+        """The setting in letters: ``p=4, m=8``."""
+        return ", ".join(f"{letter}={number}" for letter, number in self._letters)
+
+    @property
     def folder(self) -> str:
-        """The name of the folder for the setting's files."""
-        name = f"p{self.ranks}-m{self.microbatches}"
-        if self.chunks is not None:
-            name += f"-v{self.chunks}"
-        return name if self.replicas == 1 else f"{name}-d{self.replicas}"
+        """The name of the folder for the setting's files: ``p4-m8``."""
+        return "-".join(f"{letter}{number}" for letter, number in self._letters)
+
+    @property
+    def _letters(self) -> list[tuple[str, int]]:
+        replicas = self.replicas if self.replicas > 1 else None
+        numbers = (self.ranks, self.microbatches, self.chunks, replicas)
+        return [(letter, n) for letter, n in zip("pmvd", numbers, strict=True) if n is not None]
 
 
 @dataclass(frozen=True)
@@ -237,14 +245,6 @@ def link_title(link: Link) -> str:
     if link.seconds_per_byte:
         words.append(f"{8e-9 / link.seconds_per_byte:.4g} Gbit/s")
     return f"links of {' and '.join(words)}" if words else FREE_LINKS
-
-
-def readable_seconds(seconds: float) -> str:
-    """Formats a time with a fitting unit: ``0.0015`` -> ``1.5 ms``."""
-    for unit, name in ((1.0, "s"), (1e-3, "ms")):
-        if seconds >= unit:
-            return f"{seconds / unit:.3g} {name}"
-    return f"{seconds * 1e6:.3g} us"
 
 
 def _outcome(costs: ModelCosts, setting: Setting, name: str) -> Outcome:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
-from pathlib import Path
 
-from ooodist.report.data_parallel.plan_table import aligned
 from ooodist.report.pipeline.outcomes import Comparison, Simulated
+from ooodist.report.tables import aligned
 
 
-def placement_text(comparison: Comparison, simulated: Simulated) -> str:
+def text(comparison: Comparison, simulated: Simulated) -> str:
     """A line for each host and replica: the ranks there, and their stages.
 
     Ranks are numbered as in a job: pipeline after pipeline.
@@ -25,18 +23,16 @@ def placement_text(comparison: Comparison, simulated: Simulated) -> str:
     return aligned(lines, left=(0, 2, 3))
 
 
-def write_csv(comparison: Comparison, file: Path) -> None:
-    """Writes a line for each rank, in their order, replacing the file; raises OSError."""
+def csv_rows(comparison: Comparison) -> list[dict[str, object]]:
+    """A row for each rank, in their order."""
     ranks = comparison.setting.ranks
-    rows = [
+    rows = sorted(
         (replica * ranks + position, replica, position, host)
         for (host, replica), positions in _positions(comparison).items()
         for position in positions
-    ]
-    with file.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["rank", "replica", "position", "host"])
-        writer.writerows(sorted(rows))
+    )
+    names = ("rank", "replica", "position", "host")
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _positions(comparison: Comparison) -> dict[tuple[int, int], list[int]]:

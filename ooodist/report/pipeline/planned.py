@@ -1,4 +1,4 @@
-"""Plans pipelines for some settings, and writes the schedules, figures and Perfetto traces."""
+"""Plans pipelines for some settings, and writes the schedules, pictures and Perfetto traces."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from pathlib import Path
 
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import to_csv
-from ooodist.report import perfetto
-from ooodist.report.data_parallel.figure import write
-from ooodist.report.data_parallel.plan_table import readable_bytes
-from ooodist.report.data_parallel.planned import files_text, written_to
-from ooodist.report.pipeline import table as pipeline_table
-from ooodist.report.pipeline.figure import Panel, draw
-from ooodist.report.pipeline.grid import time_grid
-from ooodist.report.pipeline.memory_figure import draw_memory
+from ooodist.report import plan_files
+from ooodist.report.grid import time_grid
+from ooodist.report.memory_picture import draw_memory
+from ooodist.report.picture import write
+from ooodist.report.pipeline import placement, table
+from ooodist.report.pipeline.charts import pipeline_chart
 from ooodist.report.pipeline.outcomes import (
     BASELINE,
     Comparison,
@@ -25,22 +23,12 @@ from ooodist.report.pipeline.outcomes import (
     Simulated,
     compare,
 )
-from ooodist.report.pipeline.placement import placement_text
-from ooodist.report.pipeline.placement import write_csv as write_placement
 from ooodist.report.pipeline.sweep import draw_sweep
-from ooodist.report.pipeline.tracks import pipeline_process
+from ooodist.report.plan_files import files_text, write_charts, written_to
+from ooodist.report.tables import milliseconds, readable_bytes, write_csv
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
-
-SCHEDULE_NAME = "schedule.csv"
-COSTS_NAME = "costs.yaml"
-PLACEMENT_NAME = "placement.csv"
-CSV_NAME = "plans.csv"
-FIGURE_NAMES = ("timeline.png", "timeline.svg")
-MEMORY_NAMES = ("memory.png", "memory.svg")
-SWEEP_NAMES = ("throughput.png", "throughput.svg")
-TRACE_NAME = "timeline.json.gz"
 
 
 def plan_pipelines(
@@ -63,7 +51,7 @@ def plan_pipelines(
     """
     comparisons = []
     for setting in settings:
-        logger.info("planning %s", _short(setting))
+        logger.info("planning %s", setting.short)
         comparisons.append(compare(subject, setting, names))
     if all(comparison.best is None for comparison in comparisons):
         last = comparisons[-1].outcomes[-1]
@@ -73,6 +61,8 @@ def plan_pipelines(
         )
     with written_to(output):
         output.mkdir(parents=True, exist_ok=True)
+        rows = [row for comparison in comparisons for row in table.csv_rows(comparison)]
+        write_csv(rows, output / plan_files.CSV_NAME)
         if len(comparisons) == 1:
             return _one(comparisons[0], output)
         return _sweep(comparisons, output)
@@ -82,80 +72,64 @@ def _one(comparison: Comparison, output: Path) -> str:
     assert comparison.best is not None
     outcome, simulated = comparison.best
     _write(comparison, output)
-    pipeline_table.write_csv([comparison], output / CSV_NAME)
-    files = [SCHEDULE_NAME, *FIGURE_NAMES, *MEMORY_NAMES, TRACE_NAME, CSV_NAME, COSTS_NAME]
-    placement = []
+    files = list(plan_files.OF_PIPELINE)
+    hosts = []
     if comparison.placement is not None:
-        placement.append(placement_text(comparison, simulated))
-        files.append(PLACEMENT_NAME)
+        hosts.append(placement.text(comparison, simulated))
+        files.append(plan_files.PLACEMENT_NAME)
     return "\n\n".join(
         [
-            pipeline_table.text(comparison),
+            table.text(comparison),
             "\n".join([_title(comparison, outcome, simulated), *_without_barrier(simulated)]),
-            time_grid(simulated),
-            pipeline_table.stages_text(comparison, simulated),
-            *placement,
-            files_text(_KIND_OF_FILE, output, files),
+            time_grid(pipeline_chart(simulated, outcome.name)),
+            table.stages_text(comparison, simulated),
+            *hosts,
+            files_text(output, files),
         ]
     )
 
 
 def _sweep(comparisons: Sequence[Comparison], output: Path) -> str:
-    for comparison in comparisons:
-        if comparison.best is not None:
-            folder = output / comparison.setting.folder
-            folder.mkdir(exist_ok=True)
-            _write(comparison, folder)
-    pipeline_table.write_csv(comparisons, output / CSV_NAME)
+    usable = [comparison for comparison in comparisons if comparison.best is not None]
+    for comparison in usable:
+        folder = output / comparison.setting.folder
+        folder.mkdir(exist_ok=True)
+        _write(comparison, folder)
     title = f"{comparisons[0].subject.title}, {comparisons[0].conditions}"
-    write(draw_sweep(comparisons, title), [output / name for name in SWEEP_NAMES])
-    used = [each.setting.folder for each in comparisons if each.best is not None]
-    folders = [f"{'folder':<9}{output / name}" for name in used]
-    return "\n\n".join(
-        [
-            pipeline_table.sweep_text(comparisons),
-            *_placement_of_the_fastest(comparisons),
-            "\n".join([files_text(_KIND_OF_FILE, output, [*SWEEP_NAMES, CSV_NAME]), *folders]),
-        ]
-    )
-
-
-def _placement_of_the_fastest(comparisons: Sequence[Comparison]) -> list[str]:
-    fastest = pipeline_table.fastest(comparisons)
-    if fastest.placement is None or fastest.best is None:
-        return []
-    title = f"placement of {fastest.setting.title}:"
-    return [f"{title}\n{placement_text(fastest, fastest.best[1])}"]
+    write(draw_sweep(comparisons, title), [output / name for name in plan_files.SWEEP_NAMES])
+    fastest = table.fastest(comparisons)
+    hosts = []
+    if fastest.placement is not None and fastest.best is not None:
+        title = f"placement of {fastest.setting.title}:"
+        hosts.append(f"{title}\n{placement.text(fastest, fastest.best[1])}")
+    folders = [comparison.setting.folder for comparison in usable]
+    files = files_text(output, [*plan_files.SWEEP_NAMES, plan_files.CSV_NAME], folders)
+    return "\n\n".join([table.sweep_text(comparisons), *hosts, files])
 
 
 def _write(comparison: Comparison, folder: Path) -> None:
     """Writes the files for one setting."""
     assert comparison.best is not None
-    logger.info("drawing %s", _short(comparison.setting))
+    logger.info("drawing %s", comparison.setting.short)
     schedule = comparison.best[1].plan.schedule
-    (folder / SCHEDULE_NAME).write_text(to_csv(schedule), encoding="utf-8")
-    yaml_dataclass.write_file(comparison.costs, folder / COSTS_NAME)
+    (folder / plan_files.SCHEDULE_NAME).write_text(to_csv(schedule), encoding="utf-8")
+    yaml_dataclass.write_file(comparison.costs, folder / plan_files.COSTS_NAME)
     if comparison.placement is not None:
-        write_placement(comparison, folder / PLACEMENT_NAME)
-    panels = [
-        Panel(_title(comparison, outcome, simulated), simulated)
+        write_csv(placement.csv_rows(comparison), folder / plan_files.PLACEMENT_NAME)
+    charts = [
+        pipeline_chart(simulated, outcome.name, _title(comparison, outcome, simulated))
         for outcome, simulated in comparison.shown
     ]
-    write(draw(panels, comparison.title), [folder / name for name in FIGURE_NAMES])
-    memory = draw_memory(panels, comparison.costs.memory_limit, comparison.title)
-    write(memory, [folder / name for name in MEMORY_NAMES])
-    processes = [
-        pipeline_process(simulated, number=number, title=outcome.name)
-        for number, (outcome, simulated) in enumerate(comparison.shown)
-    ]
-    perfetto.write_perfetto(processes, folder / TRACE_NAME)
+    write_charts(charts, comparison.title, folder)
+    memory = draw_memory(charts, comparison.costs.memory_limit, comparison.title)
+    write(memory, [folder / name for name in plan_files.MEMORY_NAMES])
 
 
 def _title(comparison: Comparison, outcome: Outcome, simulated: Simulated) -> str:
     """The schedule's name and the predictions for it."""
     speed_up = comparison.speed_up(simulated)
     words = [
-        f"{outcome.name}: {pipeline_table.milliseconds(simulated.seconds)} ms a step",
+        f"{outcome.name}: {milliseconds(simulated.seconds)} ms a step",
         f"{comparison.throughput(simulated):.1f} {comparison.subject.unit}",
     ]
     if speed_up is not None and simulated is not comparison.baseline:
@@ -164,8 +138,7 @@ def _title(comparison: Comparison, outcome: Outcome, simulated: Simulated) -> st
         f"bubble {simulated.timeline.bubble:.1%} (of spans {simulated.bubble_of_spans:.1%})"
     )
     if simulated.timeline.exposed_exchange:
-        exposed = pipeline_table.milliseconds(simulated.timeline.exposed_exchange)
-        words.append(f"exchange exposed {exposed} ms")
+        words.append(f"exchange exposed {milliseconds(simulated.timeline.exposed_exchange)} ms")
     if simulated.peak_bytes:
         words.append(f"at most {readable_bytes(simulated.peak_bytes)}")
     if outcome.refused:
@@ -175,30 +148,10 @@ def _title(comparison: Comparison, outcome: Outcome, simulated: Simulated) -> st
 
 def _without_barrier(simulated: Simulated) -> list[str]:
     """A line with the period, if it is shorter than a step that begins with a barrier."""
-    period = pipeline_table.milliseconds(simulated.plan.period)
-    if period == pipeline_table.milliseconds(simulated.seconds):
+    period = milliseconds(simulated.plan.period)
+    if period == milliseconds(simulated.seconds):
         return []
     return [
         f"without a barrier between steps: {period} ms a step (ranks need one only with "
         "global_clipnorm or loss scaling)"
     ]
-
-
-def _short(setting: Setting) -> str:
-    words = [f"p={setting.ranks}, m={setting.microbatches}"]
-    if setting.chunks is not None:
-        words.append(f"v={setting.chunks}")
-    if setting.replicas > 1:
-        words.append(f"d={setting.replicas}")
-    return ", ".join(words)
-
-
-_KIND_OF_FILE = {
-    SCHEDULE_NAME: "schedule",
-    **dict.fromkeys((*FIGURE_NAMES, *SWEEP_NAMES), "picture"),
-    **dict.fromkeys(MEMORY_NAMES, "memory"),
-    TRACE_NAME: "trace",
-    CSV_NAME: "table",
-    COSTS_NAME: "costs",
-    PLACEMENT_NAME: "ranks",
-}

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ooodist.planner.pipeline.plan import AUTO, NAMES
-from ooodist.report.pipeline.figure import write_title
+from ooodist.report.picture import write_legend, write_title
 from ooodist.report.pipeline.outcomes import Comparison
 
 # A color and a marker for each named schedule, and one for all files: the palette of Okabe and Ito
@@ -54,8 +54,7 @@ def draw_sweep(comparisons: Sequence[Comparison], title: str) -> Figure:
         _draw_axes(axes, those, lines)
     all_axes[0].set_ylabel(comparisons[0].subject.unit)
     all_axes[0].set_ylim(bottom=0)
-    handles, labels = all_axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9)
+    write_legend(figure, all_axes[0].get_legend_handles_labels()[0], "outside right center")
     return figure
 
 
@@ -83,8 +82,7 @@ def _draw_axes(axes: Axes, comparisons: Sequence[Comparison], lines: Sequence[Li
     replicas = f", replicas: {setting.replicas}" if setting.replicas > 1 else ""
     axes.set_title(f"ranks: {setting.ranks}{replicas}", fontsize=10, loc="left")
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _points(comparisons: Sequence[Comparison], line: Line) -> dict[int, float]:

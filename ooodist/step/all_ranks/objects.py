@@ -29,7 +29,7 @@ def broadcast_object(value: Any = None, root: int = 0) -> Any:
 
 
 def text_of_rank(engine: Engine, make: Callable[[], str], root: int = 0) -> str:
-    """Returns on every rank what ``make`` returns on rank ``root``; all ranks call it.
+    """Makes a text on rank ``root`` and gives it to all ranks, which call it.
 
     Raises SharedError on all ranks if it fails.
     """

@@ -71,7 +71,7 @@ class KerasMethod:
         return _by_name(self._plain, args, kwargs)
 
     def made(self, data: Any, name: str) -> Made | None:
-        """Returns of what an override has made data; None if no override has, or of batches.
+        """Tells of what an override has made data; None if no override has, or of batches.
 
         Batches, such as those of a ``tf.data.Dataset``, are what each rank has its own part of.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +21,7 @@ import keras
 
 from ooodist.checkpoint.state import State, place_text
 from ooodist.errors import UserError
+from ooodist.settings.sections import CheckpointConfig
 from ooodist.step.notices import Notice, Notices
 from ooodist.trainer.callbacks import Best
 from ooodist.trainer.saving import within_epoch
@@ -48,26 +49,12 @@ class Stopped(Exception):
         super().__init__(f"SIGTERM: stopped after {where}; {kept}")
 
 
-@dataclass(frozen=True)
-class Intervals:
-    """When checkpoints are due: every so many epochs, steps or seconds; 0 is for none of these."""
-
-    epochs: int
-    steps: int = 0
-    seconds: float = 0.0
-
-    @property
-    def any(self) -> bool:
-        """Whether any are written."""
-        return bool(self.epochs or self.steps or self.seconds)
-
-
 class SaveCheckpoints(keras.callbacks.Callback):
     """Saves checkpoints, and stops the training where a signal asks for it.
 
     Args:
         saver: what saves them.
-        intervals: when they are due.
+        config: says when they are due.
         background: whether they are written while the training goes on.
         state: returns the :class:`State` after so many epochs, and steps of the next.
         best: finds the best epoch; None to keep no best checkpoint.
@@ -78,7 +65,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
     def __init__(
         self,
         saver: Saver,
-        intervals: Intervals,
+        config: CheckpointConfig,
         state: Callable[[int, int], State],
         best: Best | None,
         *,
@@ -88,7 +75,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._saver = saver
-        self._intervals = intervals
+        self._config = config
         self._state = state
         self._best = best
         self._background = background
@@ -146,10 +133,10 @@ class SaveCheckpoints(keras.callbacks.Callback):
         done = epoch + 1
         self._look(done * self._steps_per_epoch)
         is_last = done == self._epochs or self.model.stop_training
-        every = self._intervals.epochs
+        every = self._config.every_epochs
         is_due = is_last or self._is_due or (every > 0 and done % every == 0) or self._is_stopping
         is_best = self._best is not None and self._best.improved(epoch)
-        if self._intervals.any and (is_due or is_best):
+        if self._config.is_wanted and (is_due or is_best):
             self._begin(done, 0, is_due=is_due, is_best=is_best)
         if self._is_stopping:
             self._end_with(done, 0)
@@ -162,13 +149,16 @@ class SaveCheckpoints(keras.callbacks.Callback):
         self._thread.settle(seconds)
         self._saver.settle_copies(seconds)
 
-    def finish_copies(self) -> None:
+    def finish_copies(self, *more: Path) -> None:
         """Waits until everything is at the second place, if there is one; all ranks call it.
+
+        Args:
+            more: files of the output folder that are copied, too.
 
         Raises UserError, on all ranks, if it could not be copied.
         """
         expect_longer("copies of checkpoints were to be complete")
-        self._saver.finish_copies()
+        self._saver.finish_copies(more)
 
     @property
     def _is_stopping(self) -> bool:
@@ -176,11 +166,11 @@ class SaveCheckpoints(keras.callbacks.Callback):
 
     def _look(self, steps: int) -> None:
         """Looks at what has become due since the call before, and at what is written."""
-        notices, every = self._notices, self._intervals.steps
+        notices, every = self._notices, self._config.every_steps
         if every and steps // every > self._steps // every:
             self._is_due = True
         self._steps = steps
-        seconds = self._intervals.seconds
+        seconds = 60 * self._config.every_minutes
         is_time = seconds > 0 and time.monotonic() - self._since >= seconds
         if is_time and self.model.ooodist.engine.rank == 0:
             notices.tell(Notice.DUE, self._times_due + 1)
@@ -231,7 +221,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
 
     def _stop(self, epoch: int, step: int) -> NoReturn:
         """Saves what there is, and raises Stopped."""
-        if self._intervals.any:
+        if self._config.is_wanted:
             self._begin(epoch, step, is_due=True, is_best=False)
         self._end_with(epoch, step)
 

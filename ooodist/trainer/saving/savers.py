@@ -5,19 +5,23 @@
     begin      all ranks, between two calls    copies what is to be written
     write      each rank, in any thread        writes its part; no exchange
     complete   all ranks, between two calls    gives it its name, deletes old ones
+
+Where each rank has the whole model and optimizer, it is a Keras file, which anything that knows
+Keras X
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import keras
 
+from ooodist.checkpoint import archive
 from ooodist.checkpoint import folder as folders
-from ooodist.checkpoint import keras_file, parallel_write
+from ooodist.checkpoint.keras_file import ModelContent
+from ooodist.checkpoint.parallel_write import Writing
 from ooodist.checkpoint.state import State
 from ooodist.engines.base import Engine
 from ooodist.step.rank_state import RankState
@@ -42,25 +46,39 @@ class Wanted:
     is_best: bool
 
 
-class Saver(ABC):
+class Saver:
     """Saves one checkpoint after the other.
 
     Args:
-        folder: where they go.
+        folder: where they go; if they are in parts, on a disk that all ranks see.
         keep: as ``checkpoint.keep``.
         engine: the engine that connects the ranks.
         copying: copies them to a second place; None: nothing does, or another rank's.
+        rank_state: what the steps of each rank keep for themselves.
+        writers: returns which rank writes each variable, by the variable's id, into checkpoints in
+            parts; None: rank 0 writes Keras files.
     """
 
     def __init__(
-        self, folder: Path, keep: int, engine: Engine, copying: Copying | None = None
+        self,
+        folder: Path,
+        keep: int,
+        engine: Engine,
+        copying: Copying | None,
+        rank_state: RankState,
+        writers: Callable[[], Mapping[int, int]] | None,
     ) -> None:
         self._folder = folder
         self._keep = keep
         self._engine = engine
         self._copying = copying
+        self._rank_state = rank_state
+        self._writers = writers
+        self._content: ModelContent | None = None  # on rank 0, of a Keras file
+        self._writing: Writing | None = None  # parts
+        self._paths: list[Path] = []  # the checkpoint, and another that is to be the same
+        self._is_best = False
 
-    @abstractmethod
     def begin(self, model: keras.Model, wanted: Wanted, *, copies: bool) -> Path:
         """Begins a checkpoint; all ranks call it, and return its path.
 
@@ -72,12 +90,38 @@ class Saver(ABC):
         Raises:
             UserError: on all ranks, if it cannot be begun.
         """
+        engine, in_parts = self._engine, self._writers is not None
+        place, self._is_best = wanted.state.place, wanted.is_best
+        newest = folders.parts_name(*place) if in_parts else folders.file_name(*place)
+        best = folders.best_parts_name(wanted.state.epoch) if in_parts else folders.BEST_NAME
+        names = [*([newest] if wanted.is_due else []), *([best] if wanted.is_best else [])]
+        self._paths = [self._folder / name for name in names]
+        by_rank = self._rank_state.own() if in_parts else self._rank_state.gathered(engine)
+        with engine.agreed():
+            if in_parts or engine.rank == 0:
+                self._content = ModelContent(
+                    model,
+                    wanted.state,
+                    wanted.best_weights,
+                    by_rank,
+                    writers=None if self._writers is None else self._writers(),
+                    rank=engine.rank,
+                    copies=copies,
+                    checks=model.ooodist.strategy.watch.on_nan != "ignore",
+                )
+        if in_parts:
+            assert self._content is not None
+            self._writing, self._content = Writing(engine, self._paths[0], self._content), None
+        return self._paths[0]
 
-    @abstractmethod
     def write(self) -> None:
         """Writes what this rank has of it. Raises UserError."""
+        if self._writing is not None:
+            self._writing.write_part()
+        elif self._content is not None:
+            archive.write(self._paths[0], self._content)
+            self._duplicate_best()
 
-    @abstractmethod
     def complete(self, written: Callable[[], None]) -> None:
         """Completes it; all ranks call it.
 
@@ -87,9 +131,27 @@ class Saver(ABC):
         Raises:
             UserError: on all ranks, if something has failed on some.
         """
+        engine = self._engine
+        with engine.agreed() if self._writing is None else self._writing.finishing():
+            written()
+        with engine.agreed():
+            if engine.rank == 0:
+                if self._writing is not None:
+                    self._duplicate_best()
+                    if self._is_best:
+                        folders.prune_best(self._folder, self._paths[-1])
+                folders.prune(self._folder, self._keep)
+        self._content = self._writing = None  # the copies
+        if self._copying is not None:
+            self._copying.begin(self._paths)
 
-    def finish_copies(self) -> None:
-        """Waits for the second place; all ranks call it. Raises UserError, on all of them."""
+    def finish_copies(self, more: Sequence[Path]) -> None:
+        """Copies more, and waits for the second place; all ranks call it.
+
+        Raises UserError, on all of them.
+        """
+        if self._copying is not None:
+            self._copying.begin(more)
         with self._engine.agreed():
             if self._copying is not None:
                 self._copying.finish()
@@ -99,120 +161,7 @@ class Saver(ABC):
         if self._copying is not None:
             self._copying.settle(seconds)
 
-    def _copy(self, paths: Sequence[Path]) -> None:
-        if self._copying is not None:
-            self._copying.begin(paths)
-
-
-class SaveWhole(Saver):
-    """Saves Keras files, on rank 0.
-
-    Args:
-        rank_state: what the steps of each rank keep for themselves.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        keep: int,
-        engine: Engine,
-        copying: Copying | None = None,
-        rank_state: RankState | None = None,
-    ) -> None:
-        super().__init__(folder, keep, engine, copying)
-        self._rank_state = rank_state or RankState()
-        self._content: keras_file.Content | None = None
-        self._files: Sequence[Path] = ()
-
-    def begin(self, model: keras.Model, wanted: Wanted, *, copies: bool) -> Path:
-        name = folders.file_name(*wanted.state.place)
-        self._files = [
-            *([self._folder / name] if wanted.is_due else []),
-            *([self._folder / folders.BEST_NAME] if wanted.is_best else []),
-        ]
-        by_rank = self._rank_state.gathered(self._engine)
-        with self._engine.agreed():
-            if self._engine.rank == 0:
-                self._content = keras_file.Content(
-                    model,
-                    wanted.state,
-                    wanted.best_weights,
-                    by_rank,
-                    copies=copies,
-                    checks=model.ooodist.strategy.watch.on_nan != "ignore",
-                )
-        return self._files[0]
-
-    def write(self) -> None:
-        if self._content is not None:
-            self._content.write(self._files[0])
-            for copy in self._files[1:]:
-                keras_file.copy(self._files[0], copy)
-
-    def complete(self, written: Callable[[], None]) -> None:
-        with self._engine.agreed():
-            written()
-            self._content = None  # the copies
-            if self._engine.rank == 0:
-                folders.prune(self._folder, self._keep)
-        self._copy(self._files)
-
-
-class SaveParts(Saver):
-    """Saves checkpoints in parts, on all ranks; the folder is on a disk that all ranks see.
-
-    Args:
-        writers: returns which rank writes each variable; see :class:`parallel_write.Writing`.
-        rank_state: what the steps of each rank keep for themselves.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        keep: int,
-        engine: Engine,
-        copying: Copying | None,
-        writers: Callable[[], Mapping[int, int]],
-        rank_state: RankState,
-    ) -> None:
-        super().__init__(folder, keep, engine, copying)
-        self._rank_state = rank_state
-        self._writers = writers
-        self._writing: parallel_write.Writing | None = None
-        self._first = self._best = Path()
-        self._is_best = False
-
-    def begin(self, model: keras.Model, wanted: Wanted, *, copies: bool) -> Path:
-        self._best = self._folder / folders.best_parts_name(wanted.state.epoch)
-        first = self._folder / folders.parts_name(*wanted.state.place)
-        self._first, self._is_best = first if wanted.is_due else self._best, wanted.is_best
-        self._writing = parallel_write.Writing(
-            self._engine,
-            self._first,
-            model,
-            wanted.state,
-            self._writers(),
-            wanted.best_weights,
-            rank_state=self._rank_state.own(),
-            copies=copies,
-            checks=model.ooodist.strategy.watch.on_nan != "ignore",
-        )
-        return self._first
-
-    def write(self) -> None:
-        assert self._writing is not None
-        self._writing.write_part()
-
-    def complete(self, written: Callable[[], None]) -> None:
-        assert self._writing is not None
-        with self._writing.finishing():
-            written()
-        self._writing = None  # the copies
-        with self._engine.agreed():
-            if self._engine.rank == 0:
-                if self._is_best and self._first != self._best:
-                    folders.link(self._first, self._best)
-                if self._is_best:
-                    folders.prune_best(self._folder, self._best)
-                folders.prune(self._folder, self._keep)
-        self._copy([self._first, *([self._best] if self._is_best else [])])
+    def _duplicate_best(self) -> None:
+        """Makes the best checkpoint of the one that is written, if it is both."""
+        for path in self._paths[1:]:
+            folders.duplicate(self._paths[0], path)

@@ -116,6 +116,10 @@ def _behind(builder: GraphBuilder, name: str, op: str, value: Value) -> Value:
     return replace(value, node=builder.operator(name, op, [value]))
 
 
+def _in_1_to_3_dimensions(*names: str) -> tuple[type, ...]:
+    return tuple(getattr(layers, f"{name}{number}D") for name in names for number in (1, 2, 3))
+
+
 # A layer gets the rule of the first entry that it is an instance of.
 _RULES: tuple[tuple[tuple[type, ...], Rule], ...] = (
     (NOISE, keras_plain.passed),
@@ -160,27 +164,9 @@ _RULES: tuple[tuple[tuple[type, ...], Rule], ...] = (
     ((layers.Permute,), keras_plain.permuted),
     (
         (
-            layers.ZeroPadding1D,
-            layers.ZeroPadding2D,
-            layers.ZeroPadding3D,
-            layers.Cropping1D,
-            layers.Cropping2D,
-            layers.Cropping3D,
-            layers.UpSampling1D,
-            layers.UpSampling2D,
-            layers.UpSampling3D,
-            layers.AveragePooling1D,
-            layers.AveragePooling2D,
-            layers.AveragePooling3D,
-            layers.MaxPooling1D,
-            layers.MaxPooling2D,
-            layers.MaxPooling3D,
-            layers.GlobalAveragePooling1D,
-            layers.GlobalAveragePooling2D,
-            layers.GlobalAveragePooling3D,
-            layers.GlobalMaxPooling1D,
-            layers.GlobalMaxPooling2D,
-            layers.GlobalMaxPooling3D,
+            *_in_1_to_3_dimensions("ZeroPadding", "Cropping", "UpSampling"),
+            *_in_1_to_3_dimensions("AveragePooling", "MaxPooling"),
+            *_in_1_to_3_dimensions("GlobalAveragePooling", "GlobalMaxPooling"),
             layers.RepeatVector,
             layers.Rescaling,
             layers.Resizing,

@@ -17,7 +17,7 @@ import grpc
 
 from ooodist.errors import UserError
 from ooodist.zoo.entry import Entry
-from ooodist.zoo.service import checking, messages, zoo_pb2, zoo_pb2_grpc
+from ooodist.zoo.service import checking, messages, zoo_pb2
 from ooodist.zoo.service.guard import Caller, RefusedError
 from ooodist.zoo.service.limits import Limits, Places, Turns
 from ooodist.zoo.service.tokens import Tokens
@@ -28,7 +28,7 @@ logger = logging.getLogger("ooodist")
 _ID = re.compile(r"[0-9A-Za-z_-]{1,128}")
 
 
-class Calls(zoo_pb2_grpc.ZooServicer):
+class Calls:
     """Handles the calls of clients.
 
     Args:

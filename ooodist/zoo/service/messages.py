@@ -136,17 +136,8 @@ def found_of(response: zoo_pb2.QueryResponse) -> Found:
 
 def list_response(row: Row) -> zoo_pb2.ListResponse:
     """The message for a model in the list."""
-    return made(
-        zoo_pb2.ListResponse,
-        id=row.id,
-        meta=_meta(row.meta),
-        size=row.bytes,
-        parameters=row.parameters,
-        created=row.created,
-        uses=row.uses,
-        value=row.value,
-        last_used=row.last_used,
-    )
+    fields = vars(row) | {"meta": _meta(row.meta)}
+    return made(zoo_pb2.ListResponse, size=fields.pop("bytes"), **fields)
 
 
 def row_of(response: zoo_pb2.ListResponse) -> Row:
@@ -154,15 +145,12 @@ def row_of(response: zoo_pb2.ListResponse) -> Row:
     for seconds in (response.created, response.last_used):
         if not abs(seconds) <= MOST_SECONDS:  # also catches NaN
             raise UserError(f"a message has a time of {seconds} s, at which there was no zoo")
+    same = ("parameters", "created", "uses", "value", "last_used")
     return Row(
-        id=checked_id(response.id),
-        meta=_meta_of(response.meta),
-        bytes=response.size,
-        parameters=response.parameters,
-        created=response.created,
-        uses=response.uses,
-        value=response.value,
-        last_used=response.last_used,
+        checked_id(response.id),
+        _meta_of(response.meta),
+        response.size,
+        **{name: getattr(response, name) for name in same},
     )
 
 
@@ -238,16 +226,7 @@ def _shapes(operator: zoo_pb2.Operator) -> list[list[int]]:
 
 
 def _meta(meta: Meta) -> zoo_pb2.Meta:
-    return made(
-        zoo_pb2.Meta,
-        name=meta.name,
-        task=meta.task,
-        dataset=meta.dataset,
-        tags=meta.tags,
-        access=meta.access,
-        accuracy=meta.accuracy,
-        parent=meta.parent,
-    )
+    return made(zoo_pb2.Meta, **vars(meta))
 
 
 def _meta_of(message: zoo_pb2.Meta) -> Meta:

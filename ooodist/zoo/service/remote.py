@@ -6,7 +6,7 @@ import itertools
 import re
 import ssl
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,10 +19,11 @@ from ooodist.transfer.graph.operators import Outline
 from ooodist.util.digest import file_digest
 from ooodist.zoo import entry as entries
 from ooodist.zoo.entry import Entry
-from ooodist.zoo.service import messages, zoo_pb2, zoo_pb2_grpc
+from ooodist.zoo.service import messages, zoo_pb2
 from ooodist.zoo.service.addresses import host_of, is_loopback
 from ooodist.zoo.service.idle_timeout import IdleTimeout
 from ooodist.zoo.service.limits import LARGEST_BYTES, MESSAGE_BYTES
+from ooodist.zoo.service.rpc import CALLS, caller
 from ooodist.zoo.service.tokens import TOKEN_VARIABLE
 from ooodist.zoo.service.unavailable import ZooUnavailable
 from ooodist.zoo.zoo import Found, Row, Wanted
@@ -66,11 +67,10 @@ class Remote:
                 f"the zoo at {address} is on another machine, and a token must not travel in plain "
                 "text; give the certificate of the service, or of who signed it"
             )
-        self._stub = zoo_pb2_grpc.ZooStub(_Channel(self._channel))
 
     def query(self, outline: Outline, wanted: Wanted, count: int) -> list[Found]:
         request = messages.query_request(outline, wanted, count)
-        return [messages.found_of(each) for each in self._call(self._stub.Query, [request])]
+        return [messages.found_of(each) for each in self._call("Query", [request])]
 
     def fetch(self, model: str) -> tuple[Entry, dict[str, np.ndarray]]:
         with tempfile.TemporaryDirectory() as folder:
@@ -92,16 +92,16 @@ class Remote:
                 (zoo_pb2.RegisterRequest(chunk=chunk) for chunk in messages.chunks(content, size)),
             )
             seconds = _STARTING_SECONDS + size / _CHECKED_BYTES_PER_SECOND
-            with closing(self._call(self._stub.Register, asked, seconds)) as answers:
+            with closing(self._call("Register", asked, seconds)) as answers:
                 return messages.checked_id(self._next(answers).id)
 
     def list(self) -> list[Row]:
-        answers = self._call(self._stub.List, [zoo_pb2.ListRequest()])
+        answers = self._call("List", [zoo_pb2.ListRequest()])
         return [messages.row_of(each) for each in answers]
 
     def evict(self, model: str) -> None:
         request = messages.made(zoo_pb2.EvictRequest, id=model)
-        for _ in self._call(self._stub.Evict, [request]):
+        for _ in self._call("Evict", [request]):
             pass
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class Remote:
 
     def _download(self, model: str, file: Path) -> None:
         asked = [messages.made(zoo_pb2.FetchRequest, id=model)]
-        with file.open("wb") as content, closing(self._call(self._stub.Fetch, asked)) as answers:
+        with file.open("wb") as content, closing(self._call("Fetch", asked)) as answers:
             size = self._next(answers).size
             if not 0 < size <= LARGEST_BYTES:
                 raise UserError(
@@ -127,17 +127,25 @@ class Remote:
 
     def _call(
         self,
-        method: Callable[..., grpc.Call],
+        name: str,
         asked: Iterable[Request],
         last_seconds: float = 0.0,
     ) -> Generator[Any, None, None]:
         """Sends messages and yields the answers.
 
         Args:
-            method: method of the stub.
+            name: name of the call in zoo.proto.
             asked: messages to send.
             last_seconds: extra seconds for the answer to the last message.
         """
+
+        def read(content: bytes) -> Any:
+            # Where this raises, gRPC logs the traceback and says that the service has failed.
+            _, answered = CALLS[name]
+            try:
+                return messages.parsed(answered.FromString, content, MESSAGE_BYTES)
+            except UserError as error:
+                return error
 
         def sent() -> Iterator[Request]:
             for message in asked:
@@ -147,7 +155,7 @@ class Remote:
 
         watch = IdleTimeout(self._timeout, lambda: call.cancel())
         metadata = (("authorization", f"Bearer {self._token}"),) if self._token else ()
-        call = method(sent(), metadata=metadata)
+        call = caller(self._channel, name, read)(sent(), metadata=metadata)
         with watch:
             try:
                 for answer in call:
@@ -185,33 +193,6 @@ class Remote:
                 f"environment variable {TOKEN_VARIABLE}"
             )
         return UserError(f"{where} says: {details}")
-
-
-class _Channel:
-    """A channel for the stub, on which a damaged response arrives as a UserError.
-
-    gRPC itself logs the traceback of an error in a deserializer and says that the service failed.
-    """
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        self._channel = channel
-
-    def stream_stream(
-        self,
-        method: str,
-        request_serializer: Callable[[Any], bytes],
-        response_deserializer: Callable[[bytes], Response],
-        **options: Any,
-    ) -> Callable[..., grpc.Call]:
-        """Makes what the stub calls; see :meth:`grpc.Channel.stream_stream`."""
-
-        def read(content: bytes) -> Response | UserError:
-            try:
-                return messages.parsed(response_deserializer, content, MESSAGE_BYTES)
-            except UserError as error:
-                return error
-
-        return self._channel.stream_stream(method, request_serializer, read, **options)
 
 
 def _credentials(certificate: Path) -> grpc.ChannelCredentials:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ooodist.config.data import MaskedTextConfig
+from ooodist.config.data_shipped import MaskedTextConfig
 from ooodist.data.kinds.wordpiece import SPECIAL
 from ooodist.errors import UserError
 from ooodist.models.metrics import NO_LABEL
@@ -163,8 +163,8 @@ def test_errors(tmp_path: Path, text: bytes | None, message: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"length": 7}, "data.length is 7: allowed is at least 8"),
-        ({"length": 16, "predictions": 14}, "data.predictions is 14: allowed is 1 to 13"),
+        ({"length": 7}, "data.length is 7; it must be a whole number, at least 8"),
+        ({"length": 16, "predictions": 14}, "data.predictions is 14; it must be 1 to 13"),
         ({"vocabulary_size": 9}, "data.vocabulary_size is 9"),
         ({"validation_fraction": 1.0}, "data.validation_fraction is 1.0"),
     ],

@@ -55,9 +55,12 @@ def test_pipeline_trains_on_all_hosts(cluster: Cluster) -> None:
 def test_each_host_has_a_rank(cluster: Cluster) -> None:
     srun = ["srun", "--nodes=4", "python", "-m", "ooodist.launcher.slurm", "--engine", "collective"]
     shown = "import os; print('rank', os.environ['OOODIST_RANK'])"
-    done = cluster.run(*srun, "--", "python", "-c", shown, seconds=30)
+    logs = cluster.folder / "logs"
+    done = cluster.run(*srun, "--log-dir", str(logs), "--", "python", "-c", shown, seconds=30)
     assert done.returncode == 0, done.stdout
     assert {f"[{rank}] rank {rank}" for rank in range(4)} <= set(done.stdout.splitlines())
+    for rank in range(4):
+        assert (logs / f"{rank}.log").read_text() == f"rank {rank}\n"
 
 
 def test_srun_without_the_launcher_is_no_training_of_each_process_alone(cluster: Cluster) -> None:

@@ -9,33 +9,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
-from ooodist.launcher.ssh.listed import Listed, count_slots, first_workers, read_hosts
+from ooodist.launcher.ssh.listed import first_workers, read_hosts
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,8}", fullmatch=True)
-HOSTS = st.lists(
-    st.builds(Listed, NAMES, st.integers(1, 9)), min_size=1, unique_by=lambda host: host.name
-)
+HOSTS = st.dictionaries(NAMES, st.integers(1, 9), min_size=1)
+
+
+def workers(hosts: dict[str, int]) -> list[str]:
+    """The host of each worker."""
+    return [name for name, number in hosts.items() for _ in range(number)]
 
 
 @given(HOSTS)
-def test_what_is_written_is_read(hosts: list[Listed]) -> None:
-    assert read_hosts(",".join(map(str, hosts))) == hosts
+def test_what_is_written_is_read(hosts: dict[str, int]) -> None:
+    text = ",".join(f"{name}:{number}" for name, number in hosts.items())
+    assert read_hosts(text) == workers(hosts)
 
 
 def test_files(tmp_path: Path) -> None:
     file = tmp_path / "hosts.txt"
     file.write_text("# all of them\na\n\nb:2  # with two\nme@c slots=3\n")
-    assert read_hosts(str(file)) == [Listed("a", 1), Listed("b", 2), Listed("me@c", 3)]
-    assert read_hosts(str(file))[2].host == "c"
+    assert read_hosts(str(file)) == ["a", "b", "b", "me@c", "me@c", "me@c"]
 
 
 @given(HOSTS, st.data())
-def test_the_first_workers(hosts: list[Listed], data: st.DataObject) -> None:
-    number = data.draw(st.integers(1, count_slots(hosts)))
-    taken = first_workers(hosts, number)
-    assert count_slots(taken) == number
-    assert [host.name for host in taken] == [host.name for host in hosts[: len(taken)]]
-    assert [host.slots for host in taken[:-1]] == [host.slots for host in hosts[: len(taken) - 1]]
+def test_the_first_workers(hosts: dict[str, int], data: st.DataObject) -> None:
+    number = data.draw(st.integers(1, sum(hosts.values())))
+    taken = first_workers(workers(hosts), number)
+    assert len(taken) == number
+    assert taken == workers(hosts)[:number]
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,7 @@ def test_the_first_workers(hosts: list[Listed], data: st.DataObject) -> None:
     [
         ("a:x", "'a:x' is not a host and its number of workers"),
         ("a:0", "'a:0' is not a host"),
+        ("a:10000", "'a:10000' is not a host"),
         ("-oProxyCommand=x", "is not a host"),
         ("a;reboot", "is not a host"),
         ("a,,b", "'' is not a host"),
@@ -60,7 +63,7 @@ def test_what_is_no_list(text: str, message: str) -> None:
 
 def test_too_few(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"-np 4: --hosts a:1,b:2 takes 3 workers"):
-        first_workers([Listed("a", 1), Listed("b", 2)], 4)
+        first_workers(["a", "b", "b"], 4)
     empty = tmp_path / "hosts.txt"
     empty.write_text("# nobody\n")
     with pytest.raises(UserError, match="there is no host in it"):

@@ -1,4 +1,4 @@
-"""A process that was stopped is killed, whoever started it: the launcher, a runner or a leash."""
+"""A process that was stopped is killed, whoever started it: the launcher or a runner."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ def test_a_job_whose_workers_are_all_stopped_is_paused(launchers: Launchers) -> 
     assert sorted(done.stdout.splitlines()) == ["[0] goes on", "[1] goes on"]
 
 
-@pytest.mark.parametrize("place", ["runner", "leash"])
+@pytest.mark.parametrize("place", ["ssh", "mpirun"])
 def test_on_other_hosts_and_below_mpirun(place: str, tmp_path: Path) -> None:
     command = ["sh", "-c", STOPS_ITSELF]
-    start = [sys.executable, "-m", f"ooodist.launcher.ssh.{place}"]
+    start = [sys.executable, "-m", "ooodist.launcher.ssh.runner"]
     orders = ""
-    if place == "runner":
+    if place == "ssh":
         orders = json.dumps(asdict(Orders(command, {}, str(tmp_path), []))) + "\n"
     else:
         start += ["{}", *command]
@@ -111,8 +111,8 @@ def test_on_other_hosts_and_below_mpirun(place: str, tmp_path: Path) -> None:
         process.stdin.close()
         assert process.stderr is not None
         stderr = process.stderr.read()
-    assert code == (137 if place == "runner" else -signal.SIGKILL)
-    name = "the process on" if place == "runner" else "rank 1 on"
+    assert code == (137 if place == "ssh" else -signal.SIGKILL)
+    name = "the process on" if place == "ssh" else "rank 1 on"
     assert said(stderr, f"ooodist: error: {name} {os.uname().nodename}"), stderr
 
 

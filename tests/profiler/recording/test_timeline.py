@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from ooodist.graph.order import baseline_order, carries_edges
 from ooodist.graph.units import Unit
-from ooodist.profiler.recording.timeline import executed_order, make_timeline
+from ooodist.profiler.recording.timeline import Timeline, make_timeline
 from ooodist.profiler.recording.xplane import read_op_events, start_recording
 from ooodist.step import backward
 from tests.graph.models import MODELS
@@ -30,6 +30,21 @@ from tests.report.recording import (
 )
 
 Order = Callable[[Sequence[Unit]], list[str]]
+
+
+def executed_order(timeline: Timeline, step: int) -> list[str]:
+    """The names of a step's backward units in the order in which they ran.
+
+    A unit counts as run when the last of its ops that an order can hold back has started. (Not the
+    first: a loop's counter, and its reads of saved tensors, run ahead of its data.) Units without
+    such an op are left out: they run as soon as their data is there.
+    """
+    last = {
+        run.name: max(event.start for event in run.gated)
+        for run in timeline.units
+        if run.step == step and run.kind != "F" and run.gated
+    }
+    return sorted(last, key=last.__getitem__)
 
 
 def random_order(seed: int) -> Order:

@@ -22,11 +22,11 @@ from ooodist.report.data_parallel.plan_table import (
     Subject,
     Table,
     make_table,
-    readable_bytes,
     sweep_text,
     text,
-    write_csv,
+    title_of,
 )
+from ooodist.report.tables import write_csv
 from tests.planner.chains import chain_costs, each_alone
 
 COSTS = chain_costs([1, 1, 3], forward=0.1, output_gradient=0.1, weight_gradient=0.1)
@@ -46,20 +46,19 @@ def table_of(costs: StepCosts = COSTS, workers: int = 4) -> Table:
 
 
 def test_rows_are_compared_with_the_first_and_the_bound() -> None:
-    table = table_of()
-    assert [row.name for row in table.rows] == [
-        *("baseline", "tuned", "first_k", "priority", "planned", "lower_bound")
-    ]
-    baseline, bound = table.row("baseline"), table.row("lower_bound")
-    assert baseline.step_seconds == pytest.approx(0.4 + 5)  # F F F W3, and then the exchange
-    assert baseline.speed_up == 1
-    for row in table.rows:
-        assert row.speed_up == pytest.approx(baseline.step_seconds / row.step_seconds)
-        assert row.share == pytest.approx(bound.step_seconds / row.step_seconds)
-        assert 0 < row.share <= 1
-    assert (table.row("first_k").k, baseline.k) == (2, None)
-    assert (baseline.steps_per_execution, table.row("planned").steps_per_execution) == (1, 2)
-    assert (baseline.num_exchanges, bound.num_exchanges) == (2, None)  # w3, then w2 and w1
+    rows = table_of().rows
+    assert list(rows) == [*("baseline", "tuned", "first_k", "priority", "planned", "lower_bound")]
+    baseline, bound = rows["baseline"], rows["lower_bound"]
+    assert baseline["step_ms"] == pytest.approx(400 + 5000)  # F F F W3, and then the exchange
+    assert baseline["speed_up"] == 1
+    for row in rows.values():
+        assert row["speed_up"] == pytest.approx(baseline["step_ms"] / row["step_ms"])
+        assert row["share_of_bound"] == pytest.approx(bound["step_ms"] / row["step_ms"])
+        assert 0 < row["share_of_bound"] <= 1
+    assert (rows["first_k"]["k"], baseline["k"]) == (2, None)
+    steps = [rows[name]["steps_per_execution"] for name in ("baseline", "planned")]
+    assert steps == [1, 2]
+    assert (baseline["exchanges"], bound["exchanges"]) == (2, None)  # w3, then w2 and w1
 
 
 def test_a_row_for_what_may_be_carried() -> None:
@@ -69,12 +68,13 @@ def test_a_row_for_what_may_be_carried() -> None:
     carried = replace(baseline, exchanges=each_alone(*names), carried=("w2", "w3"))
     plans = {"baseline": baseline, "planned": baseline, "carried": carried}
     table = make_table(Subject("three layers", COSTS), Cluster(network), plans)
-    assert table.best == table.row("carried")
-    assert table.best.title == "planned, carrying 2"
-    assert [row.num_carried for row in table.rows] == [0, 0, 2, None]
-    bound = table.row("lower_bound").step_seconds
-    assert bound == lower_bound(COSTS, network, 1, carrying=True) < lower_bound(COSTS, network, 1)
-    assert bound <= table.best.step_seconds
+    assert table.best == table.rows["carried"]
+    assert title_of(table.best) == "planned, carrying 2"
+    assert [row["carried"] for row in table.rows.values()] == [0, 0, 2, None]
+    bound = table.rows["lower_bound"]["step_ms"]
+    carrying, alone = (lower_bound(COSTS, network, 1, carrying=each) for each in (True, False))
+    assert bound == carrying * 1e3 < alone * 1e3
+    assert bound <= table.best["step_ms"]
     assert "planned, carrying 2" in text(table)
 
 
@@ -104,31 +104,24 @@ def test_memory_is_shown_where_it_is_known() -> None:
     assert text(table_of(costs)).splitlines()[3].endswith("4.0 MiB")
 
 
-@pytest.mark.parametrize(
-    ("num_bytes", "shown"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB")],
-)
-def test_readable_bytes(num_bytes: int, shown: str) -> None:
-    assert readable_bytes(num_bytes) == shown
-
-
 def test_sweep_has_a_line_a_cluster() -> None:
     few, many = table_of(workers=4), table_of(workers=64)
     head, *lines = sweep_text([few, many]).splitlines()
     assert re.split("  +", head)[:3] == ["ms/step", "engine as it comes", "engine tuned"]
     assert [line.split(",")[0] for line in lines] == ["4 workers", "64 workers"]
-    planned = few.row("planned")
+    planned = few.rows["planned"]
     assert lines[0].split()[-4:] == [
-        f"{planned.speed_up:.2f}x",
-        f"{planned.speed_up / few.row('tuned').speed_up:.2f}x",
-        f"{planned.speed_up / few.row('priority').speed_up:.2f}x",
-        f"{planned.share:.0%}",
+        f"{planned['speed_up']:.2f}x",
+        f"{planned['speed_up'] / few.rows['tuned']['speed_up']:.2f}x",
+        f"{planned['speed_up'] / few.rows['priority']['speed_up']:.2f}x",
+        f"{planned['share_of_bound']:.0%}",
     ]
 
 
 def test_csv(tmp_path: Path) -> None:
     file = tmp_path / "plans.csv"
-    write_csv([table_of(workers=4), table_of(workers=64)], file)
+    tables = [table_of(workers=4), table_of(workers=64)]
+    write_csv([row for table in tables for row in table.rows.values()], file)
     with file.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 12

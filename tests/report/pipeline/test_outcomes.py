@@ -19,7 +19,6 @@ from ooodist.report.pipeline.outcomes import (
     Setting,
     Simulated,
     link_title,
-    readable_seconds,
 )
 from ooodist.report.pipeline.outcomes import compare as compare_subject
 from tests.planner.pipelines import pipelines
@@ -182,10 +181,3 @@ def test_replicas_add_to_the_throughput_and_exchange() -> None:
 def test_replicas_whose_gradients_have_no_known_size() -> None:
     with pytest.raises(UserError, match=r"2 replicas of a pipeline sum .* no layer has exchanged"):
         compare(ModelCosts((LayerCost("a", 1.0),)), 1, 1, "gpipe", replicas=2)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"), [(0, "0 us"), (2.5e-6, "2.5 us"), (0.0015, "1.5 ms"), (12, "12 s")]
-)
-def test_readable_seconds(seconds: float, shown: str) -> None:
-    assert readable_seconds(seconds) == shown

@@ -8,8 +8,9 @@ from pathlib import Path
 from ooodist.planner.pipeline.layer_costs import Link
 from ooodist.planner.placement.hosts import Hosts
 from ooodist.report.pipeline.outcomes import Comparison, PipelineSubject, Setting, compare
-from ooodist.report.pipeline.placement import placement_text, write_csv
+from ooodist.report.pipeline.placement import csv_rows, text
 from ooodist.report.pipeline.planned import plan_pipelines
+from ooodist.report.tables import write_csv
 from tests.report.pipeline_examples import equal_layers
 
 HOSTS = Hosts(2, 4, Link(0.0, 1e-9), Link(0.0, 1e-3))
@@ -29,7 +30,7 @@ def test_replicas_inside_of_hosts() -> None:
     """Their gradients are large; in a V, rank 0 has the first and the last stage."""
     comparison = example(sent=1)
     assert comparison.best is not None
-    assert placement_text(comparison, comparison.best[1]).splitlines() == [
+    assert text(comparison, comparison.best[1]).splitlines() == [
         "host  replica  ranks  stages",
         "0           0  0 1    0 1 6 7",
         "0           1  4 5    0 1 6 7",
@@ -45,11 +46,11 @@ def test_replicas_inside_of_hosts() -> None:
 def test_a_pipeline_inside_of_each_host(tmp_path: Path) -> None:
     comparison = example(sent=1000)
     assert comparison.best is not None
-    assert placement_text(comparison, comparison.best[1]).splitlines()[1:] == [
+    assert text(comparison, comparison.best[1]).splitlines()[1:] == [
         "0           0  0 1 2 3  0 1 2 3 4 5 6 7",
         "1           1  4 5 6 7  0 1 2 3 4 5 6 7",
     ]
-    write_csv(comparison, tmp_path / "placement.csv")
+    write_csv(csv_rows(comparison), tmp_path / "placement.csv")
     with (tmp_path / "placement.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert rows == [

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ooodist.planner.pipeline.plan import AUTO, NAMES
-from ooodist.report.data_parallel.figure import write
+from ooodist.report.picture import write
 from ooodist.report.pipeline.outcomes import Comparison
 from ooodist.report.pipeline.sweep import draw_sweep
 from tests.report.pipeline_examples import compare, equal_layers

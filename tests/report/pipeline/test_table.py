@@ -10,14 +10,8 @@ import pytest
 
 from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
 from ooodist.report.pipeline.outcomes import Comparison
-from ooodist.report.pipeline.table import (
-    aligned,
-    milliseconds,
-    stages_text,
-    sweep_text,
-    text,
-    write_csv,
-)
+from ooodist.report.pipeline.table import csv_rows, stages_text, sweep_text, text
+from ooodist.report.tables import milliseconds, write_csv
 from tests.report.pipeline_examples import compare, equal_layers
 
 MIB = 1 << 20
@@ -151,7 +145,7 @@ def test_sweep_names_the_fastest_division_of_the_devices() -> None:
 def test_csv(tmp_path: Path) -> None:
     file = tmp_path / "plans.csv"
     comparisons = [example(), compare(equal_layers(8, 1e-3), 4, 8, "zb_h1", "zb_v", chunks=2)]
-    write_csv(comparisons, file)
+    write_csv([row for comparison in comparisons for row in csv_rows(comparison)], file)
     gpipe, one, zb_h1, none, refused, zb_v = read(file)
     assert (gpipe["schedule"], gpipe["fits"], gpipe["peak_bytes"]) == ("gpipe", "no", str(9 * MIB))
     assert gpipe["refused"].startswith("rank 0, step 4")
@@ -166,21 +160,3 @@ def test_csv(tmp_path: Path) -> None:
     assert (none["schedule"], none["step_ms"], none["fits"]) == ("zb_v", "", "no")
     assert (refused["chunks"], refused["memory_limit"], refused["fits"]) == ("2", "", "no")
     assert (zb_v["chunks"], zb_v["fits"]) == ("2", "yes")
-
-
-def test_folder_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        write_csv([example()], tmp_path / "nowhere" / "plans.csv")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"), [(33, "33000.0"), (0.0123, "12.3"), (0.009, "9.000"), (4e-6, "0.004")]
-)
-def test_milliseconds(seconds: float, shown: str) -> None:
-    assert milliseconds(seconds) == shown
-
-
-def test_aligned() -> None:
-    lines = [("a", "bb", "c"), ("aaa", "b", "ccc")]
-    assert aligned(lines) == "a    bb    c\naaa   b  ccc"
-    assert aligned(lines, left=(0, 1)) == "a    bb    c\naaa  b   ccc"

@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 import ooodist
-from ooodist.checkpoint import keras_file
+from ooodist.checkpoint import archive
+from ooodist.checkpoint.keras_file import ModelContent
 from ooodist.errors import UserError
 from ooodist.settings.elastic import ElasticConfig
 from ooodist.settings.sections import ExchangeConfig
@@ -169,16 +170,15 @@ def test_ignored_is_what_it_says(tmp_path: Path) -> None:
     model = ooodist.distribute(without_dropout(), on_nan="ignore")
     model.fit(x, y, BATCH, epochs=2, shuffle=False, verbose=0)
     assert np.isnan(model.get_weights()[0]).all()
-    content = keras_file.Content(model, state_of(1), checks=False)
-    content.write(tmp_path / "a.keras")
+    archive.write(tmp_path / "a.keras", ModelContent(model, state_of(1), checks=False))
     with pytest.raises(UserError, match=r"is not finite at .* so it is not saved"):
-        keras_file.write(tmp_path / "b.keras", model, state_of(1))
+        archive.write(tmp_path / "b.keras", ModelContent(model, state_of(1)))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"on_nan": "resume"}, "on_nan is 'resume'; it must be one of stop, skip, ignore"),
+        ({"on_nan": "resume"}, "on_nan is resume; it must be one of stop, skip, ignore"),
         ({"on_nan": "skip", "wire": "float16"}, "on_nan is skip, but wire is float16"),
         ({"on_nan": "skip", "elastic": {"rho": 0.5}}, "on_nan is skip, but elastic trains"),
     ],

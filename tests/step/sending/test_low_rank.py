@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import ooodist
 from ooodist.errors import UserError
 from ooodist.step.rank_state import RESIDUAL, RankState
-from ooodist.step.sending.low_rank import OWNER, LowRank, orthonormal, right_of
+from ooodist.step.sending.low_rank import OWNER, LowRank, columns_of
 from ooodist.step.sending.wire import ErrorFeedback
 from tests.job.test_distribute import make
 
@@ -22,22 +22,18 @@ def ranks(number: int, rank: int) -> list[LowRank]:
     made = []
     for _ in range(number):
         state = RankState({RESIDUAL, OWNER})
-        made.append(LowRank(rank, state, ErrorFeedback(state=state)))
+        made.append(LowRank(state, ErrorFeedback(state=state), number, rank))
     return made
 
 
 def step(all_ranks: list[LowRank], gradients: np.ndarray) -> np.ndarray:
     """What each rank takes for the mean of the gradients, of shape (ranks, n, m)."""
-    number = len(gradients)
-    own = [r.matrix("w", tf.constant(g)) for r, g in zip(all_ranks, gradients, strict=True)]
-    left = tf.add_n([r.left("w", matrix) for r, matrix in zip(all_ranks, own, strict=True)])
-    columns = orthonormal(left / number)
-    parts = [right_of(matrix, columns) for matrix in own]
-    right = tf.add_n(parts) / number
-    means = [
-        r.mean("w", matrix, matrix, columns, part, right)
-        for r, matrix, part in zip(all_ranks, own, parts, strict=True)
-    ]
+    own = zip(all_ranks, gradients, strict=True)
+    begun = [r.begin("w", tf.constant(g), r.rank or 0) for r, g in own]
+    left = tf.add_n([each.left for each in begun])
+    halfway = [r.go_on(each, left) for r, each in zip(all_ranks, begun, strict=True)]
+    right = tf.add_n([each.own for each in halfway])
+    means = [r.end(each, right) for r, each in zip(all_ranks, halfway, strict=True)]
     for mean in means[1:]:
         np.testing.assert_array_equal(mean, means[0])
     return means[0].numpy()
@@ -59,7 +55,7 @@ def test_nothing_is_lost_for_good(number: int, rank: int, n: int, m: int, seed: 
         gradients = numbers.normal(size=(number, n, m)).astype(np.float32)
         wanted += gradients.mean(0)
         applied += step(all_ranks, gradients)
-        left = residuals(all_ranks).mean(0)
+        left = residuals(all_ranks).sum(0)
         np.testing.assert_allclose(applied + left, wanted, atol=1e-4)
 
 
@@ -84,20 +80,23 @@ def test_the_approximation_of_one_gradient_becomes_the_best_of_its_rank() -> Non
 
 def test_what_travels_in_low_rank() -> None:
     (rank,) = ranks(1, 4)
-    assert rank.takes(tf.zeros([100, 50]))
-    assert rank.takes(tf.zeros([3, 3, 64, 64]))
-    assert not rank.takes(tf.zeros([8, 8]))  # 64 numbers as they are
-    assert not rank.takes(tf.zeros([1000]))
-    assert not rank.takes(tf.zeros([100, 50], tf.int32))
-    assert not rank.takes(tf.IndexedSlices(tf.zeros([2, 50]), tf.constant([0, 1])))
+    assert rank.rank_of(tf.zeros([100, 50])) == 4
+    assert rank.rank_of(tf.zeros([3, 3, 64, 64])) == 4
+    assert rank.rank_of(tf.zeros([8, 8])) is None  # 64 numbers as they are
+    assert rank.rank_of(tf.zeros([1000])) is None
+    assert rank.rank_of(tf.zeros([100, 50], tf.int32)) is None
+    assert rank.rank_of(tf.IndexedSlices(tf.zeros([2, 50]), tf.constant([0, 1]))) is None
+    assert columns_of(tf.zeros([3, 3, 64, 32])) == 32
 
 
 def test_convolutions_and_halves_keep_shape_and_dtype() -> None:
     for dtype in (tf.float16, tf.bfloat16, tf.float64):
         (rank,) = ranks(1, 2)
         gradient = tf.cast(tf.random.normal([3, 3, 8, 16]), dtype)
-        assert rank.left("w", rank.matrix("w", gradient)).shape == (72, 2)
-        (mean,) = rank.means({"w": gradient}, dict).values()  # one rank's sums are its own
+        begun = rank.begin("w", gradient, 2)
+        assert begun.left.shape == (72, 2)
+        halfway = rank.go_on(begun, begun.left)  # one rank's sums are its own
+        mean = rank.end(halfway, halfway.own)
         assert (mean.shape, mean.dtype) == (gradient.shape, dtype)
 
 
@@ -107,7 +106,9 @@ def test_convolutions_and_halves_keep_shape_and_dtype() -> None:
     [
         ({"low_rank": 0}, "low_rank is 0; it must be"),
         ({"wire": "float16"}, "low_rank is 4, but wire is float16"),
-        ({"order": "planned"}, "low_rank is 4, but the order is planned: no plan knows"),
+        ({"wire": "planned", "order": "planned"}, "low_rank is 4, but wire is planned"),
+        ({"low_rank": "auto"}, "low_rank is auto, but the order is inorder: no plan is made"),
+        ({"low_rank": "all"}, "low_rank is all; it must be"),
         ({"on_nan": "skip"}, "low_rank is 4, but on_nan is skip"),
         ({"elastic": {"rho": 0.5}}, "low_rank is 4, but elastic"),
     ],

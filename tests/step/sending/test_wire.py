@@ -25,6 +25,8 @@ OF_EACH_ENGINE = [
     "means_are_those_of_rounded_gradients",
     "ranks_end_alike",
     "ranks_end_alike_with_gradients_in_low_rank",
+    "a_plan_in_low_rank_computes_what_low_rank_alone_does",
+    "a_plan_in_low_rank_is_found",
 ]
 NUMPY = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 wires = st.sampled_from(WIRES)

@@ -25,11 +25,16 @@ import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from ooodist.checkpoint import folder as folders  # noqa: E402
-from ooodist.checkpoint import keras_file  # noqa: E402
+from ooodist.checkpoint.archive import KerasFile  # noqa: E402
 from ooodist.config import job as job_file  # noqa: E402
 from ooodist.job.preparation import set_up  # noqa: E402
 from ooodist.job.run import train  # noqa: E402
-from ooodist.planner.data_parallel.plan import Plan, PlannedExchange  # noqa: E402
+from ooodist.planner.data_parallel.plan import (  # noqa: E402
+    InLowRank,
+    Plan,
+    PlannedExchange,
+)
+from ooodist.settings.sections import PlanningConfig  # noqa: E402
 from ooodist.step.exchange import GradientExchange  # noqa: E402
 from ooodist.step.sending.wire import ErrorFeedback  # noqa: E402
 from tests.workers import check, run  # noqa: E402
@@ -248,6 +253,37 @@ def ranks_end_alike_with_gradients_in_low_rank() -> None:
 
 
 @check
+def a_plan_in_low_rank_computes_what_low_rank_alone_does() -> None:
+    """Whatever the order: exchanges in a bucket, and each after those before it."""
+    alone = trained(model("adam", low_rank=2))
+    exchanges = tuple(PlannedExchange((name,)) for name in (*BIASES, KERNELS[2]))
+    thin = Plan(
+        "thin",
+        None,
+        (*exchanges, PlannedExchange((KERNELS[0], KERNELS[1]))),
+        credit=1,
+        low_rank=(InLowRank(2, KERNELS[:2]),),
+    )
+    thin = replace(thin, by_urgency=engine.name == "byteps")
+    made = model("adam", order=thin)
+    assert_same(alone, trained(made))
+    exchanged = [exchange.weights for exchange in made.ooodist.strategy.backward.steps[0].exchanges]
+    assert exchanged[-2:] == [KERNELS[:2]] * 2
+    assert len(exchanged) == len(thin.exchanges) + 1
+
+
+@check
+def a_plan_in_low_rank_is_found() -> None:
+    """The smallest models have nothing to gain, but all of it runs."""
+    made = model("adam", order="planned", low_rank=2, planning=PlanningConfig(trial=False))
+    trained(made)
+    (group,) = made.ooodist.strategy.backward.plan.low_rank
+    assert group.rank == 2
+    assert {*group.weights} == {*KERNELS[:2]}
+    assert made.ooodist.strategy.rank_state.values("residual").keys() == {*KERNELS[:2]}
+
+
+@check
 def a_resumed_job_in_low_rank_is_the_uninterrupted_one() -> None:
     folder = Path(tempfile.gettempdir()) / f"ooodist-low-rank-{os.getppid()}"
     thin = ("exchange.wire=float32", "exchange.low_rank=1", "checkpoint.every_epochs=1")
@@ -286,7 +322,8 @@ def checkpoints_change_nothing_and_a_resumed_job_is_the_uninterrupted_one() -> N
         kept = parts.ooodist.strategy.rank_state.values("residual")
         by_rank = {name: engine.gather(value) for name, value in kept.items()}
         _, last = folders.checkpoints(folder / "parts")[-1]
-        residuals = keras_file.read_rank_state(last)
+        with KerasFile(last) as saved:
+            residuals = saved.by_rank()
         assert residuals.keys() == {
             f"residual/{weight.path}" for weight in whole.trainable_variables
         }

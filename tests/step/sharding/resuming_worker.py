@@ -33,7 +33,7 @@ def trained(output: Path, *overrides: str) -> list[np.ndarray]:
         f"batch={SAMPLES_A_STEP // engine.size}",
         "steps_per_epoch=4",
         "report={tensorboard: false}",
-        "exchange.wire=float16",
+        "exchange.low_rank=1",
         f"output={output}",
         *overrides,
     ]
@@ -56,7 +56,7 @@ def assert_same(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
 
 def save(folder: Path) -> None:
     """Trains two epochs, also after one was saved in the middle of an epoch."""
-    often = ("epochs=2", "checkpoint.every_steps=3")
+    often = ("epochs=2", "checkpoint.every_steps=3", "checkpoint.background=false")
     whole = trained(folder / "whole", *often)
     assert_same(whole, trained(folder / "part", *often, "shard_optimizer=true"))
     saved = [path for _, path in folders.checkpoints(folder / "part")]

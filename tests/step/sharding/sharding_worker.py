@@ -22,7 +22,7 @@ engine = ooodist.init(planned=True)
 import keras  # noqa: E402
 
 from ooodist.compat.keras_deferred import has_value  # noqa: E402
-from ooodist.planner.data_parallel.plan import Plan, PlannedExchange  # noqa: E402
+from ooodist.planner.data_parallel.plan import InLowRank, Plan, PlannedExchange  # noqa: E402
 from ooodist.settings.sections import PlanningConfig  # noqa: E402
 from tests.workers import check, run  # noqa: E402
 
@@ -139,6 +139,21 @@ def plan(steps: int) -> Plan:
     return Plan("p", None, exchanges, credit=2, carried=carried, steps_per_execution=steps)
 
 
+def thin_plan() -> Plan:
+    """Sends two kernels in low rank, in one bucket, and carries the small weights."""
+    small = (*BIASES, *SCALES)
+    buckets = (small, KERNELS[2:], KERNELS[:2])
+    return Plan(
+        "thin",
+        None,
+        tuple(map(PlannedExchange, buckets)),
+        credit=2,
+        carried=small,
+        low_rank=(InLowRank(2, KERNELS[:2]),),
+        steps_per_execution=2,
+    )
+
+
 @check
 def so_they_are_however_gradients_travel() -> None:
     for optimizer, options in (
@@ -147,6 +162,7 @@ def so_they_are_however_gradients_travel() -> None:
         ("adam", {"order": "first_k", "k": 2, "steps_per_execution": 2, "accumulate": 2}),
         ("scaled", {"wire": "float16", "credit": 1, "bucket_bytes": 0}),
         ("momentum", {"low_rank": 2}),
+        ("adam", {"order": thin_plan()}),
     ):
         assert_equal_to_the_whole(OPTIMIZERS[optimizer], **options)
 
@@ -171,9 +187,12 @@ def so_they_are_in_other_ways_to_train() -> None:
     """With a plan that is found here, eagerly, batch by batch, compiled again, in 16 bits."""
     folder = engine.broadcast_text(tempfile.mkdtemp())
     planning = PlanningConfig(trial=False, profiles=folder)
-    planned = model(optimizers.Adam(1e-2), shard_optimizer=True, order="planned", planning=planning)
-    assert_same(fitted(model(optimizers.Adam(1e-2))), fitted(planned))
-    assert planned.ooodist.strategy.planned is not None
+    found_here = {"shard_optimizer": True, "order": "planned", "planning": planning}
+    for low_rank in (None, 2):
+        planned = model(optimizers.Adam(1e-2), low_rank=low_rank, **found_here)
+        expected = fitted(model(optimizers.Adam(1e-2), low_rank=low_rank))
+        assert_same(expected, fitted(planned))
+        assert bool(planned.ooodist.strategy.planned.plan.low_rank) == bool(low_rank)
     if engine.rank == 0:
         shutil.rmtree(folder)
     x, y = data(STEPS * BATCH * engine.size)
@@ -230,14 +249,15 @@ def each_rank_keeps_a_part_until_the_end() -> None:
     )
     expected = fitted(alone)
     assert_same(expected, fitted(divided, callbacks=[EachBatch(look)]))
-    if engine.rank == 0:  # as programs for Horovod do
-        with tempfile.TemporaryDirectory() as folder:
-            divided.save(f"{folder}/model.keras")
-            loaded = keras.models.load_model(f"{folder}/model.keras")
-        assert_same(state(loaded), expected[-len(state(loaded)) :])
-    else:
-        with pytest.raises(ooodist.UserError, match=r"rank \d does.*ooodist.whole"):
-            divided.save("never.keras")
+    with tempfile.TemporaryDirectory() as folder:
+        file = f"{folder}/model.keras"
+        if engine.rank == 0:  # as programs for Horovod do
+            divided.save(file)
+            loaded = keras.models.load_model(file)
+            assert_same(state(loaded), expected[-len(state(loaded)) :])
+        else:
+            with pytest.raises(ooodist.UserError, match=r"rank \d does.*ooodist.whole"):
+                divided.save(file)
     # What rank 0 changes in between counts, as without it.
     for made in (alone, divided):
         if engine.rank == 0:

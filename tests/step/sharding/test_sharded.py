@@ -10,7 +10,7 @@ import pytest
 
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
-from ooodist.job.distribute import check_can_be_sharded
+from ooodist.job.compose import check_can_be_sharded
 from tests.jobs import needs_built, run_checks, run_job
 
 WORKER = Path(__file__).with_name("sharding_worker.py")
@@ -42,7 +42,7 @@ def test_memory_is_freed() -> None:
 
 
 def test_checkpoints_are_resumed_by_any_number_of_workers(tmp_path: Path) -> None:
-    """Those of an optimizer in parts and on all ranks, by both, with what a wire has lost."""
+    """Those of an optimizer in parts and on all ranks, by both, with what low rank has lost."""
     for size, what in ((2, "save"), (1, "resume"), (2, "resume"), (4, "resume")):
         job = run_job("collective", size, RESUMING_WORKER, str(tmp_path), what)
         assert job.returncode == 0, f"{size} workers: {job.stdout[-6000:]}"

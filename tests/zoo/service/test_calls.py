@@ -464,13 +464,13 @@ class TestRegister:
         program = f"""
             import grpc, sys, time
             from ooodist.zoo.service.zoo_pb2 import RegisterRequest, Upload
-            from ooodist.zoo.service.zoo_pb2_grpc import ZooStub
+            from ooodist.zoo.service.rpc import caller
             def parts():
                 yield RegisterRequest(upload=Upload(size={2 * CHUNK_BYTES}, sha256="0" * 64))
                 yield RegisterRequest(chunk=bytes({CHUNK_BYTES}))
                 time.sleep(60)
-            stub = ZooStub(grpc.insecure_channel({service.address!r}))
-            list(stub.Register(parts(), metadata=[("authorization", "Bearer {BOB}")]))
+            register = caller(grpc.insecure_channel({service.address!r}), "Register")
+            list(register(parts(), metadata=[("authorization", "Bearer {BOB}")]))
         """
         process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)])
         try:

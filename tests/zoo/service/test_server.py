@@ -18,8 +18,9 @@ import pytest
 import trustme
 
 from ooodist.errors import UserError
-from ooodist.zoo.service import zoo_pb2, zoo_pb2_grpc
+from ooodist.zoo.service import zoo_pb2
 from ooodist.zoo.service.limits import CHUNK_BYTES, Limits
+from ooodist.zoo.service.rpc import caller
 from ooodist.zoo.service.server import serve
 from ooodist.zoo.zoo import Zoo
 from tests.zoo.serving import ANNA, BOB, NOTHING, TOKENS, listed, part, refused, wait_until
@@ -168,7 +169,7 @@ class TestServeForever:
 
         with grpc.insecure_channel(address) as channel:
             metadata = [("authorization", f"Bearer {token}")]
-            going = zoo_pb2_grpc.ZooStub(channel).Register(parts(), metadata=metadata, timeout=30)
+            going = caller(channel, "Register")(parts(), metadata=metadata, timeout=30)
             wait_until(is_receiving)
             process.kill()
             process.communicate()

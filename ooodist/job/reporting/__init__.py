@@ -1,0 +1,1 @@
+"""What a job tells: progress, curves, traces and metrics while it trains, and a summary."""
