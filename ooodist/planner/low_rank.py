@@ -16,10 +16,10 @@ from ooodist.planner.costs import ITEM_BYTES, Network, StepCosts, WeightCost
 
 RANKS = (2, 4, 8, 16, 32)  # those that a plan chooses from
 LEAST_SAVED = 2.0  # a gradient travels in low rank if that is so many times fewer numbers
-# Measured on one core, for ranks of 2 to 32 and matrices of 0.25 to 4 million float32: what comes
-# before the second exchange takes as long as 5 to 6 copies of the gradient, and so does the rest;
-# to make n x r numbers orthonormal takes as long as 80 to 180 copies of these.
-COPIES = 5.5
+# Measured on one core, for ranks of 2 to 32 and matrices of 0.25 to 4 million float32, in copies of
+# the gradient: what comes before the second exchange took 5 to 6, and the rest 3 to 5. To make P
+# orthonormal took 80 to 180 copies of P.
+COPIES_BEFORE, COPIES_AFTER = 5.5, 4.5
 ORTHONORMAL_COPIES = 100.0
 
 
@@ -46,10 +46,10 @@ def thin_bytes(weight: WeightCost, rank: int) -> tuple[int, int]:
 
 def thin_seconds(weight: WeightCost, rank: int, network: Network) -> tuple[float, float]:
     """CPU seconds besides those of exchanging: until the second exchange begins, and after it."""
-    copies = COPIES * weight.num_bytes
     orthonormal = ORTHONORMAL_COPIES * thin_bytes(weight, rank)[0]
     per_byte = network.cpu_seconds_per_copied_byte
-    return (copies + orthonormal) * per_byte, copies * per_byte
+    before = (COPIES_BEFORE * weight.num_bytes + orthonormal) * per_byte
+    return before, COPIES_AFTER * weight.num_bytes * per_byte
 
 
 def residual_bytes(weight: WeightCost) -> int:

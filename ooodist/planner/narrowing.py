@@ -16,6 +16,9 @@ from ooodist.planner.wire import is_narrowed
 
 LEAST_GAIN = 0.05  # of a step's time: fewer bytes change the numbers, so they must be worth it
 TOLERANCE = 0.01  # how much slower, relatively, a step may be that sends more
+RANK_TOLERANCE = (
+    0.03  # the same where low rank is needed: each doubling of the rank loses much less
+)
 
 Width: TypeAlias = Wire | int | None  # a dtype of 16 bits, a rank, or the gradient's own
 Group: TypeAlias = tuple[str, ...]  # the weights of an exchange, which travel alike
@@ -40,7 +43,7 @@ def all_in(plan: Plan, costs: StepCosts, width: Wire | int, others: Wire | None 
 
 def wide_where_hidden(
     exact: Plan,
-    shortest: Plan,
+    best: Callable[[Wire | int], Plan],
     widths: Sequence[Width],
     costs: StepCosts,
     seconds: Callable[[Plan], float],
@@ -49,33 +52,39 @@ def wide_where_hidden(
 
     It is ``exact`` unless fewer bytes make a step shorter by at least LEAST_GAIN. Otherwise each
     gradient has the first of the widths, then as many as possible the second, and so on, as far as
-    a step stays within TOLERANCE of the shortest. All get wider together, as each width saves less
-    of a gradient than the one before.
+    a step stays within the tolerance of the shortest. All get wider together, as each width saves
+    less of a gradient than the one before.
 
     Args:
         exact: the best plan in which all have full width.
-        shortest: the best plan in which all that can have the first of the widths.
+        best: finds the best plan in which all that can have this width.
         widths: from the fewest bytes to the most, which is None.
         costs: costs of the step.
         seconds: of a step of a plan; infinite if that has too little memory.
     """
     first = widths[0]
     assert first is not None
+    shortest = best(first)
     same_order = all_in(exact, costs, first, shortest.wire)
     least = min(seconds(shortest), seconds(same_order))
     if least > (1 - LEAST_GAIN) * seconds(exact):
         return exact
-    worst = least * (1 + TOLERANCE)
+    worst = least * (1 + (RANK_TOLERANCE if isinstance(first, int) else TOLERANCE))
+    starts = [(plan, 0) for plan in (same_order, shortest) if seconds(plan) <= worst]
+    # Buckets of the shortest are large, and all of one gets wider, or nothing.
+    for place, width in enumerate(widths[1:], start=1):
+        if not isinstance(width, int) or seconds(plan := best(width)) > worst:
+            break
+        starts.append((plan, place))
     found = []
-    for plan in (same_order, shortest):
-        if seconds(plan) <= worst:
-            groups = [group for group in _groups(plan) if _widths(plan)[group[0]] is not None]
-            for width in widths[1:]:
-                able = [group for group in groups if _can_travel(group, plan, costs, width)]
-                plan = _widened(plan, able, costs, width, seconds, worst)
-                now = _widths(plan)
-                groups = [g for g in groups if g not in able or now[g[0]] == width]
-            found.append(plan)
+    for plan, place in starts:
+        groups = [group for group in _groups(plan) if _widths(plan)[group[0]] is not None]
+        for width in widths[place + 1 :]:
+            able = [group for group in groups if _can_travel(group, plan, costs, width)]
+            plan = _widened(plan, able, costs, width, seconds, worst)
+            now = _widths(plan)
+            groups = [g for g in groups if g not in able or now[g[0]] == width]
+        found.append(plan)
     return min(found, key=lambda plan: _lost(plan, costs))
 
 

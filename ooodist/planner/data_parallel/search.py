@@ -206,13 +206,17 @@ def _searched(
     least = _at_least(costs, network, limits.wire, limits.ranks)
     if lower_bound(*least, steps, carrying=True) > (1 - LEAST_GAIN) * seconds(full[0]):
         return full  # nothing can be worth it
-    narrowest = replace(limits, ranks=limits.ranks[:1], only_exposed=False)
+
+    def best(width: Wire | int) -> Plan:
+        ranks = (width,) if isinstance(width, int) else ()
+        alike = replace(limits, ranks=ranks, only_exposed=False)
+        return _searched(costs, network, alike, seed, progress)[0]
+
+    widths: list[Width] = [*limits.ranks, *([limits.wire] if limits.wire else []), None]
     try:
-        shortest = _searched(costs, network, narrowest, seed, progress)[0]
+        return [wide_where_hidden(full[0], best, widths, costs, seconds), *full]
     except UserError:  # there is no memory for residuals
         return full
-    widths: list[Width] = [*limits.ranks, limits.wire, None]
-    return [wide_where_hidden(full[0], shortest, widths, costs, seconds), *full]
 
 
 def costs_as_sent(costs: StepCosts, network: Network, limits: Limits) -> tuple[StepCosts, Network]:

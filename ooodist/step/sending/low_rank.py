@@ -117,7 +117,9 @@ class LowRank:
         begun, columns, own = halfway
         shape = begun.gradient.shape
         lost = begun.matrix - tf.matmul(columns, own, transpose_b=True)
-        self._feedback.keep(begun.weight, tf.reshape(lost, shape))
+        # What is not finite in M makes its row of P so.
+        is_finite = _is_finite(begun.left) & _is_finite(columns) & _is_finite(own)
+        self._feedback.keep(begun.weight, tf.reshape(lost, shape), is_finite)
         begun.right.assign(right)
         mean = tf.matmul(columns, right, transpose_b=True)
         return tf.cast(tf.reshape(mean, shape), begun.gradient.dtype)
@@ -128,6 +130,10 @@ class LowRank:
         return self._state.variable(
             OWNER, f"{weight}:{rank}", lambda: tf.random.stateless_normal(shape, seed, dtype=dtype)
         )
+
+
+def _is_finite(matrix: tf.Tensor) -> tf.Tensor:
+    return tf.math.is_finite(tf.reduce_sum(matrix))
 
 
 def columns_of(gradient: Gradient) -> int:

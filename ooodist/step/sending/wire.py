@@ -72,13 +72,26 @@ class ErrorFeedback:
         scale = self._loss_scale()
         return gradient + (residual if scale is None else residual * tf.cast(scale, residual.dtype))
 
-    def keep(self, weight: str, lost: tf.Tensor) -> None:
-        """Keeps what is lost now. Where that is not finite, what was lost before stays."""
+    def keep(self, weight: str, lost: tf.Tensor, is_finite: tf.Tensor | None = None) -> None:
+        """Keeps what is lost now. Where that is not finite, what was lost before stays.
+
+        Args:
+            weight: whose gradient.
+            lost: what.
+            is_finite: whether all of it is, if that is known: to find out takes long.
+        """
         residual = self._residual(weight, lost)
         scale = self._loss_scale()
         if scale is not None:
             lost = lost / tf.cast(scale, lost.dtype)
-        residual.assign(tf.where(tf.math.is_finite(lost), lost, residual))
+        if is_finite is None:
+            residual.assign(tf.where(tf.math.is_finite(lost), lost, residual))
+            return
+
+        def assign() -> None:
+            residual.assign(lost)
+
+        tf.cond(is_finite, assign, lambda: None)
 
     def values(self) -> dict[str, np.ndarray]:
         """The residuals of this rank, by weight; no entry for one that has lost nothing."""
