@@ -168,6 +168,10 @@ def _check(manifest: Manifest) -> None:
             is_number = False
         if not is_number:
             raise UserError(f"the dtype of {entry.member} is {entry.dtype!r}")
+    for key, rows in manifest.ranks.items():
+        shapes = [row.shape for row in rows]
+        if () in shapes or len({shape[1:] for shape in shapes}) != 1:
+            raise UserError(f"the shapes of {key}, a row for each rank, are {shapes}")
 
 
 class Parts(Content):
@@ -212,7 +216,7 @@ class Parts(Content):
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (UserError, ValueError) as error:  # also rows that do not fit each other
+        except UserError as error:
             raise _damaged(self._folder, str(error)) from error
 
 

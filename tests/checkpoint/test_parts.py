@@ -161,6 +161,10 @@ def with_first(manifest: Manifest, **changes: Any) -> Manifest:
             lambda manifest: with_first(manifest, shape=(-1, 8)),
             r"the shape of .*embeddings\.npy is \(-1, 8\)",
         ),
+        (
+            lambda manifest: replace(manifest, ranks={"residual/a": manifest.variables[:2]}),
+            r"the shapes of residual/a, a row for each rank, are \[\(11, 8\), ",
+        ),
     ],
 )
 def test_what_no_ooodist_of_this_format_writes(
