@@ -7,7 +7,7 @@
     complete   all ranks, between two calls    gives it its name, deletes old ones
 
 Where each rank has the whole model and optimizer, it is a Keras file, which anything that knows
-Keras X
+Keras can open, a bucket takes in one step, and ``best.keras`` can replace. If not, it is in parts.
 """
 
 from __future__ import annotations
