@@ -1,4 +1,4 @@
-"""What gradients in 16 bits do to accuracy: the same training with each wire, seed by seed.
+"""What gradients in fewer bytes do to accuracy: the same training with each, seed by seed.
 
     python expr/wire/accuracy.py                  # about ten minutes on two cores
     python expr/wire/accuracy.py --report         # only the table, of the CSV file
@@ -26,6 +26,8 @@ WIRES = {
     "bfloat16": ("exchange.wire=bfloat16",),
     "float16, no feedback": ("exchange.wire=float16", "exchange.error_feedback=false"),
     "bfloat16, no feedback": ("exchange.wire=bfloat16", "exchange.error_feedback=false"),
+    "low rank 4": ("exchange.low_rank=4",),
+    "low rank 2": ("exchange.low_rank=2",),
 }
 COLUMNS = ("wire", "seed", "epochs", "loss", "val_loss", "val_accuracy")
 
@@ -69,6 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--wires", nargs="+", choices=WIRES, default=[*WIRES][:5])
     parser.add_argument("--results", type=Path, default=HERE / "accuracy.csv")
     parser.add_argument("--report", action="store_true", help="train nothing")
     options = parser.parse_args()
@@ -78,7 +81,7 @@ def main() -> None:
             rows = list(csv.DictReader(file))
     known = {(row["wire"], row["seed"], row["epochs"]) for row in rows}
     for seed in () if options.report else options.seeds:
-        for wire in WIRES:
+        for wire in options.wires:
             if (wire, str(seed), str(options.epochs)) in known:
                 continue
             last = trained(wire, seed, options.epochs)

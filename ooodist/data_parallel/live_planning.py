@@ -39,7 +39,7 @@ from ooodist.profiler.folder import Profile
 from ooodist.step.execution import Batch
 from ooodist.trainer import live
 from ooodist.trainer.drift import DriftDetector
-from ooodist.trainer.live import TIMED_CALLS, WORTH_TRYING, LiveTrial, Logs
+from ooodist.trainer.live import TIMED_CALLS, WARM_UP_CALLS, WORTH_TRYING, LiveTrial, Logs
 from ooodist.trainer.trial import Candidate, timed
 from ooodist.trainer.watchdog import expect_longer, expect_usual
 
@@ -48,6 +48,7 @@ logger = logging.getLogger("ooodist")
 MEASURED_STEPS = 60  # steps that profiling takes
 NETWORK_SECONDS = 40.0  # time that measuring the network takes
 TRACED_STEPS = 10  # one for measuring, and those of the plans that are tried
+SHARE_OF_WAITING = 0.1  # that planning may take where fewer bytes may save most of it
 
 
 class PlannedTraining(live.LiveTraining, Protocol):
@@ -112,16 +113,30 @@ class LivePlanning(LiveTrial[Found]):
 
     def _cost(self, first: float, batch: float) -> float:
         (is_kept,) = self._most(self._engine.rank == 0 and self._job.is_profile_kept())
-        planning = TRACED_STEPS * first
-        return planning if is_kept else planning + MEASURED_STEPS * batch + NETWORK_SECONDS
+        waited = self._waited_share() * batch  # neither tracing nor measuring waits for exchanges
+        planning = TRACED_STEPS * (first - waited)
+        if is_kept:
+            return planning
+        return planning + MEASURED_STEPS * (batch - waited) + NETWORK_SECONDS
+
+    def _allowed_share(self) -> float:
+        return max(self._share, SHARE_OF_WAITING * self._waited_share())
+
+    def _waited_share(self) -> float:
+        """The share of a step in which no rank computes, if a plan may send fewer bytes; else 0.
+
+        Some engines wait without rest; there it is 0.
+        """
+        (busy,) = self._most(statistics.median(self._busy[WARM_UP_CALLS:]))
+        return 1 - busy if self._job.limits().only_exposed else 0.0
 
     def _is_too_short(self, cost: float, training: float) -> None:
         logger.info(
             "planned: the default goes on, as planning would take about %.0f s, and may take "
-            "%.0f s: a share of %g (planning.share) of %s",
+            "%.0f s: a share of %.2g (planning.share) of %s",
             cost,
-            self._share * training,
-            self._share,
+            self._allowed_share() * training,
+            self._allowed_share(),
             f"the training's {training:.0f} s" if self._job.left else "the time trained so far",
         )
 

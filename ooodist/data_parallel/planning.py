@@ -101,15 +101,15 @@ def log_wire(plan: Plan, costs: StepCosts) -> None:
     for group in plan.low_rank:
         weights = [weight_of[name] for name in group.weights]
         logger.info(
-            "plan %s: the gradients of %d weights travel in rank %d, %.2f MB in place of %.1f: %s",
+            "plan %s: the gradients of %s travel in rank %d, %.2f MB in place of %.1f: %s",
             plan.name,
-            len(weights),
+            counted(len(weights), "weight"),
             group.rank,
             sum(sum(thin_bytes(weight, group.rank)) for weight in weights) / 1e6,
             sum(weight.num_bytes for weight in weights) / 1e6,
             ", ".join(group.weights),
         )
-    if plan.wire is not None:
+    if plan.wire is not None and (plan.narrow or not plan.low_rank):
         logger.info(
             "plan %s: %d of %d exchanges, with %.1f of %.1f MB of gradients, travel in %s",
             plan.name,

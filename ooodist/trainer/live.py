@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import statistics
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -212,6 +213,7 @@ class LiveTrial(LiveSearch[Found]):
         self._first_seconds = 0.0  # of the first call, including tracing
         self._times: list[float] = []  # seconds per batch
         self._batch_seconds = 0.0  # the median of these
+        self._busy: list[float] = []  # which share of each the processors have worked; 1 at most
         self._trained_seconds = 0.0
         self._shapes: set[Any] = set()  # of calls before the trial
 
@@ -224,6 +226,10 @@ class LiveTrial(LiveSearch[Found]):
             batch: seconds per batch there.
         """
 
+    def _allowed_share(self) -> float:
+        """The share of the training's time that the trial may take; all ranks call it."""
+        return self._share
+
     @abstractmethod
     def _try_on(self, batches: Sequence[Batch]) -> None:
         """Begins the trial, behind a call that has trained on these batches."""
@@ -233,7 +239,9 @@ class LiveTrial(LiveSearch[Found]):
         """Called once if the trial is put off: its seconds, and those of the training."""
 
     def _begin(self, batches: Sequence[Batch]) -> Logs:
+        before = time.process_time()
         logs, seconds = timed(self._usual.run, batches)
+        self._busy.append(min(1.0, (time.process_time() - before) / max(seconds, 1e-9)))
         if not self._times:
             self._first_seconds = seconds
         self._times.append(seconds / len(batches))
@@ -261,7 +269,7 @@ class LiveTrial(LiveSearch[Found]):
             max(self._trained_seconds, self._batch_seconds * (self._job.left or 0)),
         )
         cost = self._cost(first, batch)
-        self._job.is_trying = cost <= self._share * training
+        self._job.is_trying = cost <= self._allowed_share() * training
         if self._job.is_trying:
             self._try_on(batches)
         elif not self._calls:

@@ -11,6 +11,7 @@ import pytest
 from ooodist.data_parallel import live_planning
 from ooodist.data_parallel.live_planning import (
     NETWORK_SECONDS,
+    SHARE_OF_WAITING,
     TRACED_STEPS,
     LivePlanning,
 )
@@ -55,6 +56,7 @@ class MadeUpJob:
         self.steps: dict[str, int] = {}
         self.left = left
         self.kept = True
+        self.only_exposed = False
         self.compiled: Candidate | None = None
         self.error: UserError | None = None
         self.profiled = 0
@@ -90,7 +92,8 @@ class MadeUpJob:
         return PROFILE
 
     def limits(self) -> Limits:
-        return Limits(steps_per_execution=2, evaluations=50)
+        wire: Any = {"wire": "float16", "only_exposed": True} if self.only_exposed else {}
+        return Limits(steps_per_execution=2, evaluations=50, **wire)
 
     def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
         assert plan.model == "made up"
@@ -306,6 +309,19 @@ def test_a_training_is_planned_for_from_so_many_batches_on(
         job.kept = kept
         train(begun(job), BEGUN)
         assert job.profiled == is_planned
+
+
+@pytest.mark.parametrize("only_exposed", [False, True])
+def test_time_that_fewer_bytes_may_save_allows_more_of_it_for_planning(
+    begun: Callable[..., LivePlanning], only_exposed: bool
+) -> None:
+    """The processors do nothing in these steps: all of them is waiting."""
+    left = int(TRACED_STEPS * FIRST / SHARE_OF_WAITING)
+    job = MadeUpJob(left=left)
+    job.only_exposed = only_exposed
+    train(begun(job), BEGUN)
+    assert job.profiled == only_exposed
+    assert job.is_trying == only_exposed
 
 
 def test_what_is_too_short_trains_by_default_to_its_end(
