@@ -129,8 +129,8 @@ def expired(names: Collection[str], keep: int) -> list[str]:
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Deletes what has :func:`expired`."""
-    for name in expired([path.name for path in folder.iterdir()], keep):
+    """Deletes what has :func:`expired`. What has become of the folder, the next checkpoint says."""
+    for name in expired([path.name for path in folder.glob("*")], keep):
         delete(folder / name)
 
 
