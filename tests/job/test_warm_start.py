@@ -99,7 +99,7 @@ def test_a_finished_job_is_in_the_zoo_with_its_accuracy(cold: Path) -> None:
     assert row.meta.accuracy == pytest.approx(float(history(cold / "out")[-1]["val_accuracy"]))
     assert row.meta.accuracy > 0.5
     with Zoo(cold / "zoo") as models:
-        values = models.weights(row.id)
+        _, values = models.fetch(row.id)
     trained = keras.models.load_model(cold / "out" / "model.keras")
     assert len(values) == len(trained.weights)
     for value, weight in zip(values.values(), trained.get_weights(), strict=True):

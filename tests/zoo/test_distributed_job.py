@@ -229,7 +229,7 @@ def test_a_pipeline_registers_the_whole_model(tmp_path: Path) -> None:
     assert accuracy is not None
     assert row.meta.accuracy == pytest.approx(float(accuracy[1]), abs=1e-4)
     with Zoo(zoo) as models:
-        values = models.weights(row.id)
+        _, values = models.fetch(row.id)
     trained = keras.models.load_model(job.folder / "model.keras").get_weights()
     for value, expected in zip(values.values(), trained, strict=True):
         np.testing.assert_array_equal(value, expected)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ooodist
+from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.elastic.controller import Controller
 from ooodist.elastic.cost_model import OneWorker
 from ooodist.elastic.importance import Probe
@@ -108,4 +109,4 @@ def test_what_knows_no_rho_is_selected_once_and_whatever_it_costs(name: str) -> 
 def test_full_is_training_without_a_selection() -> None:
     ooodist.init("local")
     model = ooodist.distribute(keras.models.clone_model(sample()[0]), elastic={"select": "full"})
-    assert isinstance(model.ooodist.strategy, ooodist.job.distribute.DataParallel)
+    assert isinstance(model.ooodist.strategy, DataParallel)
