@@ -131,12 +131,14 @@ class LivePlanning(LiveTrial[Found]):
         return 1 - busy if self._job.limits().only_exposed else 0.0
 
     def _is_too_short(self, cost: float, training: float) -> None:
+        share = self._allowed_share()
         logger.info(
             "planned: the default goes on, as planning would take about %.0f s, and may take "
-            "%.0f s: a share of %.2g (planning.share) of %s",
+            "%.0f s: a share of %.2g (%s) of %s",
             cost,
-            self._allowed_share() * training,
-            self._allowed_share(),
+            share * training,
+            share,
+            "planning.share" if share == self._share else "a tenth of what waits for the network",
             f"the training's {training:.0f} s" if self._job.left else "the time trained so far",
         )
 
