@@ -108,7 +108,8 @@ class LowRank:
         return Halfway(begun, columns, tf.matmul(begun.matrix, columns, transpose_a=True))
 
     def end(self, halfway: Halfway, right: tf.Tensor) -> tf.Tensor:
-        """About the mean gradient. What this rank's own has lost is kept, and Q.
+        """About the mean gradient. What this rank's own has lost is kept, and Q, unless the
+        gradient of some rank is not finite: then the next step goes on from those before it.
 
         Args:
             halfway: what :meth:`go_on` has returned.
@@ -120,7 +121,7 @@ class LowRank:
         # What is not finite in M makes its row of P so.
         is_finite = _is_finite(begun.left) & _is_finite(columns) & _is_finite(own)
         self._feedback.keep(begun.weight, tf.reshape(lost, shape), is_finite)
-        begun.right.assign(right)
+        begun.right.assign(tf.where(_is_finite(right), right, begun.right))
         mean = tf.matmul(columns, right, transpose_b=True)
         return tf.cast(tf.reshape(mean, shape), begun.gradient.dtype)
 

@@ -78,6 +78,25 @@ def test_the_approximation_of_one_gradient_becomes_the_best_of_its_rank() -> Non
     np.testing.assert_allclose(mean, best, atol=1e-2)
 
 
+def test_what_is_not_finite_spoils_no_later_step() -> None:
+    """As with loss scaling, which leaves such a step out."""
+    numbers = np.random.default_rng(0)
+    gradients = numbers.normal(size=(3, 2, 12, 9)).astype(np.float32)
+    spoiled, others = ranks(2, 2), ranks(2, 2)
+    for all_ranks in (spoiled, others):
+        step(all_ranks, gradients[0])
+    for bad in (np.inf, np.nan):
+        gradients[1, 0, 3, 4] = bad
+        assert not np.isfinite(step(spoiled, gradients[1])).all()
+    for one, other in zip(spoiled, others, strict=True):
+        for owner in (RESIDUAL, OWNER):
+            one_state, other_state = (r._state.values(owner) for r in (one, other))
+            assert one_state.keys() == other_state.keys()
+            for name, value in one_state.items():
+                np.testing.assert_array_equal(value, other_state[name])
+    np.testing.assert_array_equal(step(spoiled, gradients[2]), step(others, gradients[2]))
+
+
 def test_what_travels_in_low_rank() -> None:
     (rank,) = ranks(1, 4)
     assert rank.rank_of(tf.zeros([100, 50])) == 4
