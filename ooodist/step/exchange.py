@@ -120,6 +120,8 @@ class GradientExchange:
     ) -> None:
         if plan is not None:
             check_exchanges(plan)
+            # Else they would travel whole, without a word.
+            assert low_rank is not None or not plan.low_rank or engine.size == 1
             wire = plan.wire
             credit = None if plan.by_urgency else plan.credit
         if credit is not None and credit < 1:
