@@ -11,14 +11,13 @@ import keras
 
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.layers.attribution import UNTIL, by_call, owner_of, saved_by_layer
-from ooodist.pipeline.runtime.buckets import summed_as
 from ooodist.pipeline.stages import Call, calls_of, crossing_bytes
 from ooodist.planner.pipeline.layer_costs import LayerCost
 from ooodist.profiler.compute import measure_owners
 from ooodist.profiler.owners import Owner
 from ooodist.profiler.step import StepToMeasure, trace_step
 from ooodist.step.backward import names_by_id
-from ooodist.step.sharding.state import size_of, state_bytes
+from ooodist.step.sharding.state import size_of, state_bytes, summed_as
 
 LAYER_STEPS = 12
 FEW_LAYER_STEPS = 3  # enough to balance stages, which are measured themselves

@@ -12,20 +12,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from ooodist.pipeline.runtime.boundary import aligned_zeros, as_bytes, from_bytes
+from ooodist.step.sharding.state import summed_as
 
 T = TypeVar("T")
-
-
-def summed_as(variable: Any) -> np.dtype:
-    """The dtype in which gradients of a variable are summed: MPI adds no 16-bit floats."""
-    return np.dtype(np.float64 if tf.as_dtype(variable.dtype) == tf.float64 else np.float32)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ Shapes tell: no variable needs a value.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from ooodist.compat.keras_deferred import build_without_values
@@ -19,6 +21,11 @@ from ooodist.step.optimizer import optimizer_state_of
 def size_of(variable: keras.Variable) -> int:
     """The bytes of a variable."""
     return math.prod(variable.shape) * int(tf.as_dtype(variable.dtype).size)
+
+
+def summed_as(variable: Any) -> np.dtype:
+    """The dtype in which pipelines sum a variable's gradients: MPI adds no 16-bit floats."""
+    return np.dtype(np.float64 if tf.as_dtype(variable.dtype) == tf.float64 else np.float32)
 
 
 def state_bytes(model: keras.Model) -> dict[str, int]:
