@@ -5,11 +5,11 @@ In the order of what is sent: in low rank of 2, 4, 8, 16, 32, in 16 bits, in ful
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ooodist.planner.costs import StepCosts, WeightCost
+from ooodist.planner.costs import StepCosts
 from ooodist.planner.data_parallel.plan import InLowRank, Plan, Wire
 from ooodist.planner.low_rank import can_be_thin
 from ooodist.planner.wire import is_narrowed
@@ -37,7 +37,8 @@ def all_in(plan: Plan, costs: StepCosts, width: Wire | int, others: Wire | None 
     plan = _in_width(replace(plan, wire=wire), _groups(plan), costs, width)
     if wire in (None, width):
         return plan
-    full = [group for group in _groups(plan) if _widths(plan)[group[0]] is None]
+    widths = _widths(plan)
+    full = [group for group in _groups(plan) if widths[group[0]] is None]
     return _in_width(plan, full, costs, wire)
 
 
@@ -78,12 +79,13 @@ def wide_where_hidden(
         starts.append((plan, place))
     found = []
     for plan, place in starts:
-        groups = [group for group in _groups(plan) if _widths(plan)[group[0]] is not None]
+        now = _widths(plan)
+        groups = [group for group in _groups(plan) if now[group[0]] is not None]
         for width in widths[place + 1 :]:
-            able = [group for group in groups if _can_travel(group, plan, costs, width)]
+            able = _able(groups, plan, costs, width)
             plan = _widened(plan, able, costs, width, seconds, worst)
-            now = _widths(plan)
-            groups = [g for g in groups if g not in able or now[g[0]] == width]
+            now, tried = _widths(plan), set(able)
+            groups = [g for g in groups if g not in tried or now[g[0]] == width]
         found.append(plan)
     return min(found, key=lambda plan: _lost(plan, costs))
 
@@ -136,9 +138,8 @@ def _widths(plan: Plan) -> dict[str, Width]:
 def _in_width(plan: Plan, groups: Iterable[Group], costs: StepCosts, width: Width) -> Plan:
     """The plan with those of these groups in this width that can travel so."""
     widths = _widths(plan)
-    for group in groups:
-        if _can_travel(group, plan, costs, width):
-            widths.update(dict.fromkeys(group, width))
+    for group in _able(groups, plan, costs, width):
+        widths.update(dict.fromkeys(group, width))
     ranks = sorted({rank for rank in widths.values() if isinstance(rank, int)})
     return replace(
         plan,
@@ -150,17 +151,19 @@ def _in_width(plan: Plan, groups: Iterable[Group], costs: StepCosts, width: Widt
     )
 
 
-def _can_travel(group: Group, plan: Plan, costs: StepCosts, width: Width) -> bool:
-    """Whether the weights of a group can travel in this width: in low rank, whole and at once."""
+def _able(groups: Iterable[Group], plan: Plan, costs: StepCosts, width: Width) -> list[Group]:
+    """Those of the groups that can travel in this width: in low rank, whole and at once."""
     if width is None:
-        return True
-    weight_of: Mapping[str, WeightCost] = {weight.name: weight for weight in costs.weights}
-    weights = [weight_of[name] for name in group]
+        return list(groups)
+    weights = {weight.name: weight for weight in costs.weights}
     if not isinstance(width, int):
-        return all(is_narrowed(weight) for weight in weights)
-    alone = all(e.parts == 1 for e in plan.exchanges if e.weights == group)
-    return (
-        alone
-        and not {*plan.carried}.intersection(group)
-        and all(can_be_thin(weight, width) for weight in weights)
-    )
+        return [g for g in groups if all(is_narrowed(weights[name]) for name in g)]
+    others = {e.weights for e in plan.exchanges if e.parts > 1}
+    carried = set(plan.carried)
+    return [
+        group
+        for group in groups
+        if group not in others
+        and carried.isdisjoint(group)
+        and all(can_be_thin(weights[name], width) for name in group)
+    ]

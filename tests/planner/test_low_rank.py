@@ -18,7 +18,9 @@ from ooodist.planner.data_parallel.search import Limits, in_wire, make_plan
 from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.planner.low_rank import RANKS, at_least, residual_bytes, thin_bytes, thin_seconds
 from ooodist.planner.narrowing import LEAST_GAIN, all_in
+from tests.planner import test_narrowing
 from tests.planner.chains import chain_costs, each_alone
+from tests.planner.test_narrowing import seconds_of
 from tests.thorough import few
 
 LAYER = 4 << 20  # bytes of a gradient of 1024 x 1024
@@ -34,20 +36,8 @@ def matrices(sizes: list[int]) -> StepCosts:
 
 def network_of(costs: StepCosts, ratio: float, *, by_urgency: bool = False) -> Network:
     """Exchanges in full width take ``ratio`` times as long as the computation."""
-    num_bytes = sum(weight.num_bytes for weight in costs.weights)
-    return Network(
-        "byteps" if by_urgency else "horovod",
-        2,
-        latency=1e-3,
-        seconds_per_byte=ratio * costs.compute_seconds / num_bytes,
-        cpu_seconds_per_copied_byte=1e-9,
-        by_urgency=by_urgency,
-    )
-
-
-def seconds_of(plan: Plan) -> float:
-    assert plan.predicted is not None
-    return plan.predicted.step_seconds
+    network = test_narrowing.network_of(costs, ratio, by_urgency=by_urgency)
+    return replace(network, latency=1e-3, cpu_seconds_per_copied_byte=1e-9)
 
 
 @pytest.mark.parametrize("by_urgency", [False, True])
