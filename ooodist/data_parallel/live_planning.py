@@ -39,7 +39,7 @@ from ooodist.profiler.folder import Profile
 from ooodist.step.execution import Batch
 from ooodist.trainer import live
 from ooodist.trainer.drift import DriftDetector
-from ooodist.trainer.live import TIMED_CALLS, WARM_UP_CALLS, WORTH_TRYING, LiveTrial, Logs
+from ooodist.trainer.live import TIMED_CALLS, WORTH_TRYING, LiveTrial, Logs
 from ooodist.trainer.trial import Candidate, timed
 from ooodist.trainer.watchdog import expect_longer, expect_usual
 
@@ -127,8 +127,7 @@ class LivePlanning(LiveTrial[Found]):
 
         Some engines wait without rest; there it is 0.
         """
-        (busy,) = self._most(statistics.median(self._busy[WARM_UP_CALLS:]))
-        return 1 - busy if self._job.limits().only_exposed else 0.0
+        return 1 - self._busy_share if self._job.limits().only_exposed else 0.0
 
     def _is_too_short(self, cost: float, training: float) -> None:
         share = self._allowed_share()

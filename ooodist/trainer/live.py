@@ -214,6 +214,7 @@ class LiveTrial(LiveSearch[Found]):
         self._times: list[float] = []  # seconds per batch
         self._batch_seconds = 0.0  # the median of these
         self._busy: list[float] = []  # which share of each the processors have worked; 1 at most
+        self._busy_share = 1.0  # the median of these, on the rank that works most
         self._trained_seconds = 0.0
         self._shapes: set[Any] = set()  # of calls before the trial
 
@@ -227,7 +228,7 @@ class LiveTrial(LiveSearch[Found]):
         """
 
     def _allowed_share(self) -> float:
-        """The share of the training's time that the trial may take; all ranks call it."""
+        """The share of the training's time that the trial may take; the same on all ranks."""
         return self._share
 
     @abstractmethod
@@ -263,10 +264,11 @@ class LiveTrial(LiveSearch[Found]):
         return logs
 
     def _consider(self, batches: Sequence[Batch]) -> None:
-        batch, first, training = self._most(
+        batch, first, training, self._busy_share = self._most(
             self._batch_seconds,
             self._first_seconds,
             max(self._trained_seconds, self._batch_seconds * (self._job.left or 0)),
+            statistics.median(self._busy[WARM_UP_CALLS:]),
         )
         cost = self._cost(first, batch)
         self._job.is_trying = cost <= self._allowed_share() * training
