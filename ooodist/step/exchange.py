@@ -22,10 +22,9 @@ and chunks are made of that. Which gradients travel as rows, and what these are,
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -37,21 +36,16 @@ from ooodist.planner.costs import StepCosts, WeightCost
 from ooodist.planner.data_parallel.exchanges import arrange
 from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.planner.data_parallel.plan import (
-    ALIGNMENT,
     Plan,
     PlannedExchange,
     check_exchanges,
-    split_evenly,
 )
 from ooodist.planner.rows import KIND
-from ooodist.step.sending.low_rank import Begun, LowRank
+from ooodist.step.sending.chunks import join, split
+from ooodist.step.sending.low_rank import Begun, LowRank, Sent
 from ooodist.step.sending.names import ExchangeNames
-from ooodist.step.sending.rows import RowGradients, add_up, pack
+from ooodist.step.sending.rows import RowGradients, add_up, pack, sum_equal_rows
 from ooodist.step.sending.wire import ErrorFeedback, Wire
-
-logger = logging.getLogger("ooodist")
-
-Sent: TypeAlias = tf.Tensor | tf.IndexedSlices
 
 
 @dataclass(frozen=True)
@@ -144,7 +138,6 @@ class GradientExchange:
         self._wire = None if wire is None else Wire(engine, wire, feedback)
         self.rows = rows
         self.low_rank = low_rank
-        self._low_rank_is_logged = False
         self._names = ExchangeNames(engine.names_cost_memory)
 
     def mean(
@@ -191,7 +184,7 @@ class GradientExchange:
             halfway = {n: self.low_rank.go_on(each, means[n]) for n, each in begun.items()}
             own = {name: each.own for name, each in halfway.items()}
             if self.plan is None:
-                self._log_low_rank(tensors, sent, own)
+                self.low_rank.log(tensors, [*sent.values(), *own.values()], len(own))
                 exchanges = self._buckets(own)
             second = [exchange for exchange in exchanges if exchange.weights[0] in own]
             sizes = {name: num_bytes(tensor) for name, tensor in own.items()}
@@ -215,21 +208,6 @@ class GradientExchange:
             for name, rank in ranks.items()
             if rank is not None
         }
-
-    def _log_low_rank(
-        self, gradients: Mapping[str, Sent], first: Mapping[str, Sent], second: Mapping[str, Sent]
-    ) -> None:
-        """Logs once how much less travels."""
-        if not self._low_rank_is_logged:
-            self._low_rank_is_logged = True
-            logger.info(
-                "low rank: %d of %d gradients travel as two thin matrices, %.2f MB in place of "
-                "%.2f",
-                len(second),
-                len(gradients),
-                sum(map(num_bytes, [*first.values(), *second.values()])) / 1e6,
-                sum(map(num_bytes, gradients.values())) / 1e6,
-            )
 
     def sent_dtype(self, weight: str, dtype: tf.DType) -> tf.DType:
         """The dtype in which a weight's gradient, which has ``dtype``, is sent."""
@@ -298,7 +276,7 @@ class GradientExchange:
             own = [tensors[weight] for weight in exchange.weights]
             if exchange.parts > 1:
                 if first not in pieces:
-                    pieces[first] = _split(tensors[first], exchange)
+                    pieces[first] = split(tensors[first], exchange)
                 own = [pieces[first][exchange.part]]
             sums.append(self._exchange(own, exchange, name, position, waits=not are_second))
         return sums
@@ -333,7 +311,7 @@ class GradientExchange:
         whole = {
             name: parts[0]
             if len(parts) == 1
-            else _join([parts[part] for part in range(len(parts))], tensors[name].shape)
+            else join([parts[part] for part in range(len(parts))], tensors[name].shape)
             for name, parts in arrived.items()
         }
         return {name: tf.cast(mean, tensors[name].dtype) for name, mean in whole.items()}
@@ -453,20 +431,6 @@ class GradientExchange:
         return issued
 
 
-def sum_equal_rows(gradient: Gradient) -> Gradient:
-    """Merges the slices of IndexedSlices that belong to one row; other gradients stay as they are.
-
-    The gradient of an embedding has a slice for each use of a row. Keras hands these to the
-    optimizer as they are, and whatever is not linear in the gradient (Adam, RMSprop, any clipping)
-    then squares the gradient of each use instead of the row's.
-    """
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    rows, places = tf.unique(gradient.indices)
-    sums = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
-    return tf.IndexedSlices(sums, rows, gradient.dense_shape)
-
-
 def _handing_over(total: tf.Tensor) -> tf.Operation:
     """The op whose result the engine sends: the exchange starts right after it.
 
@@ -475,23 +439,3 @@ def _handing_over(total: tf.Tensor) -> tf.Operation:
     """
     summing = total.op.inputs[0].op if total.op.type == "Cast" else total.op
     return summing.inputs[0].op
-
-
-def _split(gradient: tf.Tensor, exchange: PlannedExchange) -> list[tf.Tensor]:
-    try:
-        count = gradient.shape.num_elements()
-        sizes = split_evenly(count, gradient.dtype.size, exchange.parts)
-    except ValueError as error:
-        raise UserError(
-            f"the plan splits {exchange.weights[0]} into {exchange.parts} parts, but it has "
-            f"{count} elements ({ALIGNMENT} bytes a part at least); give it fewer parts"
-        ) from error
-    # Slices, not tf.split: TensorFlow's optimizer hoists what follows all parts of a split, and
-    # so makes the first part wait for what only the last has to wait for.
-    flat = tf.reshape(gradient, [-1])
-    begins = itertools.accumulate(sizes[:-1], initial=0)
-    return [tf.slice(flat, [begin], [size]) for begin, size in zip(begins, sizes, strict=True)]
-
-
-def _join(parts: Sequence[tf.Tensor], shape: tf.TensorShape) -> tf.Tensor:
-    return tf.reshape(tf.concat(parts, axis=0), shape)

@@ -19,16 +19,22 @@ distributed optimization", NeurIPS 2019, algorithms 1 and 2.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import logging
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
+from ooodist.graph.ops import num_bytes
 from ooodist.graph.units import Gradient
 from ooodist.planner.low_rank import takes
 from ooodist.step.rank_state import RankState
 from ooodist.step.sending.wire import ErrorFeedback
 from ooodist.util.digest import digest
 
+logger = logging.getLogger("ooodist")
+
+Sent: TypeAlias = tf.Tensor | tf.IndexedSlices
 OWNER = "low_rank"  # of the matrices Q in RankState: the same on all ranks
 
 
@@ -81,6 +87,7 @@ class LowRank:
         self._state = state
         self._feedback = feedback
         self._workers = workers
+        self._is_logged = False
 
     def rank_of(self, gradient: Gradient) -> int | None:
         """The rank in which a gradient travels without a plan; None: it travels whole."""
@@ -124,6 +131,25 @@ class LowRank:
         begun.right.assign(tf.where(_is_finite(right), right, begun.right))
         mean = tf.matmul(columns, right, transpose_b=True)
         return tf.cast(tf.reshape(mean, shape), begun.gradient.dtype)
+
+    def log(self, gradients: Mapping[str, Sent], sent: Iterable[Sent], thin: int) -> None:
+        """Logs once how much less travels.
+
+        Args:
+            gradients: all of a step, by weight.
+            sent: what travels of them, in both exchanges.
+            thin: how many of them travel as two thin matrices.
+        """
+        if not self._is_logged:
+            self._is_logged = True
+            logger.info(
+                "low rank: %d of %d gradients travel as two thin matrices, %.2f MB in place of "
+                "%.2f",
+                thin,
+                len(gradients),
+                sum(map(num_bytes, sent)) / 1e6,
+                sum(map(num_bytes, gradients.values())) / 1e6,
+            )
 
     def _right(self, weight: str, matrix: tf.Tensor, rank: int) -> tf.Variable:
         shape, dtype = [matrix.shape[1], rank], matrix.dtype

@@ -122,6 +122,20 @@ class RowGradients:
             logger.info("the gradient of %s", text)
 
 
+def sum_equal_rows(gradient: Gradient) -> Gradient:
+    """Merges the slices of IndexedSlices that belong to one row; other gradients stay as they are.
+
+    The gradient of an embedding has a slice for each use of a row. Keras hands these to the
+    optimizer as they are, and whatever is not linear in the gradient (Adam, RMSprop, any clipping)
+    then squares the gradient of each use instead of the row's.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, places = tf.unique(gradient.indices)
+    sums = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.IndexedSlices(sums, rows, gradient.dense_shape)
+
+
 def row_bytes(gradient: Gradient) -> int:
     """The bytes that a rank sends if a gradient travels as rows; 0 if it cannot.
 

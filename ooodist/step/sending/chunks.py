@@ -1,0 +1,38 @@
+"""Large gradients travel in chunks, which are exchanged one by one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from ooodist.errors import UserError
+from ooodist.planner.data_parallel.plan import ALIGNMENT, PlannedExchange, split_evenly
+
+
+def split(gradient: tf.Tensor, exchange: PlannedExchange) -> list[tf.Tensor]:
+    """All chunks of a gradient, flat. Raises UserError if it has too few elements.
+
+    Args:
+        gradient: of any shape.
+        exchange: of one of the chunks.
+    """
+    try:
+        count = gradient.shape.num_elements()
+        sizes = split_evenly(count, gradient.dtype.size, exchange.parts)
+    except ValueError as error:
+        raise UserError(
+            f"the plan splits {exchange.weights[0]} into {exchange.parts} parts, but it has "
+            f"{count} elements ({ALIGNMENT} bytes a part at least); give it fewer parts"
+        ) from error
+    # Slices, not tf.split: TensorFlow's optimizer hoists what follows all parts of a split, and
+    # so makes the first part wait for what only the last has to wait for.
+    flat = tf.reshape(gradient, [-1])
+    begins = itertools.accumulate(sizes[:-1], initial=0)
+    return [tf.slice(flat, [begin], [size]) for begin, size in zip(begins, sizes, strict=True)]
+
+
+def join(chunks: Sequence[tf.Tensor], shape: tf.TensorShape) -> tf.Tensor:
+    """The gradient of which these are all chunks."""
+    return tf.reshape(tf.concat(chunks, axis=0), shape)
