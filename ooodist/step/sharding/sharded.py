@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MethodType
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -46,6 +46,8 @@ from ooodist.step.sharding.ownership import divided
 from ooodist.step.sharding.state import optimizer_bytes, size_of, state_bytes
 
 logger = logging.getLogger("ooodist")
+
+T = TypeVar("T")
 
 # Engines hold several copies of what they send and receive: a large weight goes in pieces, of which
 # a few are under way at a time.
@@ -130,10 +132,10 @@ class ShardedOptimizer:
                 initialize(variable)
         own = np.array([has_value(variable) for variable, _ in self._state], np.int32)
         (of_rank_0,) = engine.broadcast([own])
-        for (variable, owner), is_there in zip(self._state, of_rank_0, strict=True):
-            if is_there:
-                self._send(variable, 0, {owner})
-            elif owner == engine.rank and not has_value(variable):
+        there = zip(self._state, of_rank_0, strict=True)
+        self._send((variable, 0, {owner}) for (variable, owner), is_there in there if is_there)
+        for variable, owner in self._state:
+            if owner == engine.rank and not has_value(variable):
                 initialize(variable)
         self._rank_0_has_all = False
         self._release_others()
@@ -157,8 +159,7 @@ class ShardedOptimizer:
             yield
             if returns:
                 assert root is not None
-                for variable, owner in self._state:
-                    self._send(variable, root, self._keepers(owner))
+                self._send((v, root, self._keepers(owner)) for v, owner in self._state)
         finally:
             self._release_others()
 
@@ -178,23 +179,30 @@ class ShardedOptimizer:
 
     def _gather(self, ranks: set[int]) -> None:
         """Gives these ranks all of the state; where rank 0 has it all, its values count."""
-        for variable, owner in self._state:
-            keepers = self._keepers(owner)
-            self._send(variable, min(keepers), ranks - keepers)
+        keepers = [(variable, self._keepers(owner)) for variable, owner in self._state]
+        self._send((variable, min(have), ranks - have) for variable, have in keepers)
         self._train(all_weights=self._engine.rank in ranks)
 
-    def _send(self, variable: keras.Variable, source: int, receivers: Collection[int]) -> None:
-        """Sends a value from one rank to others; all ranks call it."""
-        if not set(receivers) - {source}:
-            return
+    def _send(self, moves: Iterable[tuple[keras.Variable, int, set[int]]]) -> None:
+        """Sends values from rank to rank, small ones together; all ranks call it.
+
+        Args:
+            moves: a variable, the rank that sends its value, and those that get it.
+        """
         rank = self._engine.rank
-        if rank == source:
-            value = np.asarray(variable.numpy())
-        else:
-            value = np.zeros(tuple(variable.shape), tf.as_dtype(variable.dtype).as_numpy_dtype)
-        (value,) = self._engine.broadcast([value], source)
-        if rank in receivers and rank != source:
-            set_value(variable, value)
+        needed = [move for move in moves if move[2] - {move[1]}]
+        for group in _grouped(needed, lambda m: m[1], lambda m: size_of(m[0]), PIECE_BYTES):
+            source = group[0][1]
+            values = [
+                np.asarray(variable.numpy())
+                if rank == source
+                else np.zeros(tuple(variable.shape), tf.as_dtype(variable.dtype).as_numpy_dtype)
+                for variable, _, _ in group
+            ]
+            values = self._engine.broadcast(values, source)
+            for (variable, _, receivers), value in zip(group, values, strict=True):
+                if rank in receivers and rank != source:
+                    set_value(variable, value)
 
     def _release_others(self) -> None:
         for variable, owner in self._state:
@@ -293,15 +301,24 @@ class ShardedOptimizer:
 
     def _buckets(self, names: Sequence[str]) -> list[list[str]]:
         """Weights of one rank and dtype, together up to the size of a bucket."""
-        found: list[list[str]] = []
-        open_buckets: dict[tuple[int, str], tuple[list[str], int]] = {}
-        for name in names:
-            weight = self._weights[name]
-            kind, size = (self._rank_of[name], weight.dtype), size_of(weight)
-            bucket, room = open_buckets.get(kind, ([], 0))
-            if size > room:
-                bucket, room = [], BUCKET_BYTES
-                found.append(bucket)
-            bucket.append(name)
-            open_buckets[kind] = bucket, room - size
-        return found
+
+        def kind(name: str) -> tuple[int, str]:
+            return self._rank_of[name], self._weights[name].dtype
+
+        return _grouped(names, kind, lambda name: size_of(self._weights[name]), BUCKET_BYTES)
+
+
+def _grouped(
+    items: Iterable[T], kind: Callable[[T], Hashable], size: Callable[[T], int], most: int
+) -> list[list[T]]:
+    """Items of one kind, in their order, together up to so many bytes."""
+    found: list[list[T]] = []
+    open_groups: dict[Hashable, tuple[list[T], int]] = {}  # with the room that is left
+    for item in items:
+        group, room = open_groups.get(kind(item), ([], 0))
+        if size(item) > room:
+            group, room = [], most
+            found.append(group)
+        group.append(item)
+        open_groups[kind(item)] = group, room - size(item)
+    return found
