@@ -10,9 +10,8 @@ begin only when the last W is done::
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import keras
 import numpy as np
@@ -20,8 +19,6 @@ import tensorflow as tf
 
 from ooodist.pipeline.runtime.boundary import aligned_zeros, as_bytes, from_bytes
 from ooodist.step.sharding.state import summed_as
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -82,33 +79,3 @@ def by_layer(variables: Iterable[keras.Variable]) -> list[tuple[keras.Variable, 
         return variable.path.rpartition("/")[0], summed_as(variable).name
 
     return [tuple(group) for _, group in itertools.groupby(variables, key)]
-
-
-def divide(
-    items: Iterable[T],
-    key_of: Callable[[T], Hashable],
-    bytes_of: Callable[[T], int],
-    most_bytes: int,
-) -> list[list[T]]:
-    """Divides items into groups, each of items of one key, in their order.
-
-    Args:
-        items: what is divided.
-        key_of: what must be the same for all items of a group.
-        bytes_of: the size of an item.
-        most_bytes: the size of a group, unless a single item is larger.
-
-    Returns:
-        the groups, in the order of their first items.
-    """
-    groups: list[list[T]] = []
-    latest: dict[Hashable, tuple[list[T], int]] = {}  # by key: a group, and its bytes
-    for item in items:
-        key, num_bytes = key_of(item), bytes_of(item)
-        group, total = latest.get(key, ([], 0))
-        if not group or total + num_bytes > most_bytes:
-            group, total = [], 0
-            groups.append(group)
-        group.append(item)
-        latest[key] = group, total + num_bytes
-    return groups

@@ -23,11 +23,12 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from ooodist.pipeline.ranks import Ranks
-from ooodist.pipeline.runtime.buckets import Bucket, by_layer, divide
+from ooodist.pipeline.runtime.buckets import Bucket, by_layer
 from ooodist.pipeline.runtime.transport import Message, Transport
 from ooodist.pipeline.stages import Stage
 from ooodist.planner.pipeline.costs import bucket_bytes
 from ooodist.planner.pipeline.simulate import Exchange
+from ooodist.step.sharding.grouping import divide
 from ooodist.step.sharding.state import size_of, summed_as
 
 

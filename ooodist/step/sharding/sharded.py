@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MethodType
-from typing import Any, TypeVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -42,12 +42,11 @@ from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.step.backward import variable_names
 from ooodist.step.optimizer import optimizer_state_of, without_scaling
 from ooodist.step.replicas import agree_on_names
+from ooodist.step.sharding.grouping import divide
 from ooodist.step.sharding.ownership import divided
 from ooodist.step.sharding.state import optimizer_bytes, size_of, state_bytes
 
 logger = logging.getLogger("ooodist")
-
-T = TypeVar("T")
 
 # Engines hold several copies of what they send and receive: a large weight goes in pieces, of which
 # a few are under way at a time.
@@ -191,7 +190,7 @@ class ShardedOptimizer:
         """
         rank = self._engine.rank
         needed = [move for move in moves if move[2] - {move[1]}]
-        for group in _grouped(needed, lambda m: m[1], lambda m: size_of(m[0]), PIECE_BYTES):
+        for group in divide(needed, lambda m: m[1], lambda m: size_of(m[0]), PIECE_BYTES):
             source = group[0][1]
             values = [
                 np.asarray(variable.numpy())
@@ -305,20 +304,4 @@ class ShardedOptimizer:
         def kind(name: str) -> tuple[int, str]:
             return self._rank_of[name], self._weights[name].dtype
 
-        return _grouped(names, kind, lambda name: size_of(self._weights[name]), BUCKET_BYTES)
-
-
-def _grouped(
-    items: Iterable[T], kind: Callable[[T], Hashable], size: Callable[[T], int], most: int
-) -> list[list[T]]:
-    """Items of one kind, in their order, together up to so many bytes."""
-    found: list[list[T]] = []
-    open_groups: dict[Hashable, tuple[list[T], int]] = {}  # with the room that is left
-    for item in items:
-        group, room = open_groups.get(kind(item), ([], 0))
-        if size(item) > room:
-            group, room = [], most
-            found.append(group)
-        group.append(item)
-        open_groups[kind(item)] = group, room - size(item)
-    return found
+        return divide(names, kind, lambda name: size_of(self._weights[name]), BUCKET_BYTES)
