@@ -70,17 +70,14 @@ def run(orders: Orders, rank: str | None = None) -> int:
         fcntl.flock(os.open(orders.folder, os.O_RDONLY), fcntl.LOCK_SH)
     for folder in orders.folders:
         Path(folder).mkdir(mode=0o700, exist_ok=True)
-    process: subprocess.Popen[bytes] | None = None
-
-    def let_save(*_: object) -> None:
-        if process is None:
-            sys.exit(CRASH_CODE)
-        os.killpg(process.pid, signal.SIGTERM)
-
     with Cleaner() as cleaner:
         own = orders.environment if rank is None else _shared_memory(cleaner)
+        # Not a handler, which would wait for the end of waitid if a signal came just before.
+        wakeups, writer = os.pipe()
         if rank is not None:
-            signal.signal(SAVE, let_save)
+            os.set_blocking(writer, False)
+            signal.set_wakeup_fd(writer)
+            signal.signal(SAVE, lambda *_: None)
         try:
             process = cleaner.popen(orders.command, env=os.environ | own, stdin=subprocess.DEVNULL)
         except OSError as error:
@@ -90,8 +87,10 @@ def run(orders: Orders, rank: str | None = None) -> int:
         _in_thread(_kill_if_stopped, process.pid, f"{name} on {socket.gethostname()}")
         if rank is None:
             _in_thread(_pass_on_signals, process.pid)
-        elif orders.folder:
-            _in_thread(_end_with_keeper, Path(orders.folder), os.getppid())
+        else:
+            _in_thread(_let_save, process.pid, wakeups)
+            if orders.folder:
+                _in_thread(_end_with_keeper, Path(orders.folder), os.getppid())
         # It stays a zombie, so that its id is nobody else's while the cleaner kills its group.
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     return process.wait()
@@ -115,6 +114,14 @@ def _pass_on_signals(group: int) -> None:
             os.killpg(group, int(line))
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
+
+
+def _let_save(group: int, wakeups: int) -> None:
+    """Sends the group SIGTERM when SAVE comes to this process."""
+    while os.read(wakeups, 1)[0] != SAVE:
+        pass
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGTERM)
 
 
 def _end_with_keeper(folder: Path, daemon: int) -> None:
