@@ -11,7 +11,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tests import environments, slow, thorough
+from tests import environments, fork_server, slow, thorough
 
 # On a GPU the same operation may be computed by several algorithms, one of which is picked by its
 # time, and products of float32 are rounded to 10 bits: what is compared bit by bit would differ.
@@ -41,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # TensorFlow and all tests stay: else each collection looks at a million objects
+    gc.set_threshold(fork_server.GARBAGE)
 
 
 @pytest.fixture(scope="session", params=["this", "3.13"])
