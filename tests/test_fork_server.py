@@ -22,6 +22,9 @@ print(sys.executable, sys.stdout.encoding, "tests" in sys.modules, file=sys.stde
 """
 ENDS = {
     "sys.exit(3)": 3,
+    "sys.exit(-1)": 255,
+    "sys.exit()": 0,
+    "sys.exit('why')": 1,
     "raise ValueError": 1,
     "os.kill(os.getpid(), signal.SIGKILL)": -signal.SIGKILL,
     "os.kill(os.getpid(), signal.SIGTERM)": -signal.SIGTERM,
@@ -57,6 +60,14 @@ def test_it_ends_as_it_does(end: str, tmp_path: Path) -> None:
     program = f"import os, signal, sys\nprint('begun', flush=True)\n{end}"
     code, output, _ = run(fast_python(), "-c", program, folder=tmp_path)
     assert (code, output) == (ENDS[end], "begun\n")
+
+
+def test_what_is_to_be_done_at_the_end_is_done(tmp_path: Path) -> None:
+    program = (
+        "import atexit, threading\natexit.register(print, 'last', end='')\n"
+        "threading.Timer(0.2, print, ['a thread']).start()\nprint('end')"
+    )
+    assert run(fast_python(), "-c", program, folder=tmp_path) == (0, "end\na thread\nlast", "")
 
 
 def test_signals_reach_it_and_it_ends_with_its_stub() -> None:
