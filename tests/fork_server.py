@@ -343,7 +343,7 @@ def _run(arguments: list[str], path: list[str]) -> None:
 
 
 def _leave(codes: list[int]) -> None:
-    """Ends a program here; to take its modules apart would copy the server's memory, 0.2 s of CPU."""
+    """Ends a program here: to take its modules apart would copy the server's memory, in 0.2 s."""
     if codes:
         sys.stdout.flush()
         sys.stderr.flush()

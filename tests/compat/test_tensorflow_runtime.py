@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
 
 from ooodist.compat import tensorflow_runtime
 from tests.compat.contract import Contract
+from tests.fork_server import fast_python
 
 # All change the whole process, so they are tried in one of their own.
 _DETERMINISTIC = """
@@ -57,7 +57,7 @@ assert first == later
 
 
 def _runs(program: str) -> None:
-    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    process = subprocess.run([fast_python(), "-c", program], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
 
 
