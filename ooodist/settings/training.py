@@ -49,6 +49,8 @@ REFUSED: Mapping[tuple[str, str], str] = {
     ("given low_rank", "given plan"): _PLAN,
     ("planned low_rank", "order that is not planned"): "no plan is made that could say which "
     "gradients are sent in low rank; let the order be planned, too, or give low_rank a number",
+    ("low_rank_after", "no low_rank"): "nothing would change after these steps; give low_rank, as "
+    "4, or leave low_rank_after out",
     ("low_rank", "skip"): _LOW_RANK,
     ("low_rank", "elastic"): _LOW_RANK,
     ("skip", "elastic"): "what matters is measured on batches as they come, and a loss that is NaN "
@@ -202,6 +204,14 @@ class Training(Checked):
             "fixed low_rank": (isinstance(exchange.low_rank, int), low_rank),
             "planned low_rank": (exchange.low_rank == "auto", low_rank),
             "low_rank": (self.low_rank is not None, low_rank),
+            "no low_rank": (
+                self.low_rank is None and self.plan_file is None,
+                "low_rank is not given",
+            ),
+            "low_rank_after": (
+                exchange.low_rank_after != 0,
+                f"low_rank_after is {exchange.low_rank_after}",
+            ),
             "exchange": (exchange != ExchangeConfig(), "exchange is given"),
             "steps_per_execution": (
                 steps is not None and not has_own_steps,

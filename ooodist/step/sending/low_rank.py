@@ -25,6 +25,7 @@ from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
+from ooodist.errors import UserError
 from ooodist.graph.ops import num_bytes
 from ooodist.graph.units import Gradient
 from ooodist.planner.low_rank import takes
@@ -78,16 +79,47 @@ class LowRank:
         feedback: keeps what is lost.
         workers: how many ranks there are.
         rank: r of all gradients for which it is worth it; None: a plan says which travel so.
+        after: how many steps come before, or which share of the training's.
+
+    Attributes:
+        is_on: whether gradients travel so in the steps that are traced now.
     """
 
     def __init__(
-        self, state: RankState, feedback: ErrorFeedback, workers: int, rank: int | None = None
+        self,
+        state: RankState,
+        feedback: ErrorFeedback,
+        workers: int,
+        rank: int | None = None,
+        after: float = 0,
     ) -> None:
         self.rank = rank
+        self.is_on = workers == 1 or not after
         self._state = state
         self._feedback = feedback
         self._workers = workers
+        self._after = after
         self._is_logged = False
+
+    def is_due(self, done: int, left: int | None) -> bool:
+        """Whether enough steps have come before.
+
+        Args:
+            done: steps of the training so far.
+            left: steps that are still to come; None if unknown.
+
+        Raises:
+            UserError: a share of the training is enough, but its length is not known.
+        """
+        after = self._after
+        if isinstance(after, float):
+            if left is None:
+                raise UserError(
+                    f"low_rank_after is {after}, a share of the training's steps, but their number "
+                    "is not known; give a number of steps, as 500, or fit data of a known length"
+                )
+            after = round(after * (done + left))
+        return done >= after
 
     def rank_of(self, gradient: Gradient) -> int | None:
         """The rank in which a gradient travels without a plan; None: it travels whole."""

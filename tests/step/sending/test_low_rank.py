@@ -119,6 +119,23 @@ def test_convolutions_and_halves_keep_shape_and_dtype() -> None:
         assert (mean.shape, mean.dtype) == (gradient.shape, dtype)
 
 
+@pytest.mark.parametrize(
+    ("after", "left", "first"), [(0, None, 0), (3, None, 3), (0.25, 8, 2), (0.01, 8, 0), (9, 8, 9)]
+)
+def test_when_low_rank_begins(after: float, left: int | None, first: int) -> None:
+    low_rank = LowRank(RankState(), ErrorFeedback(), 2, 4, after)
+    assert low_rank.is_on == (after == 0)
+    due = [low_rank.is_due(step, left and left - step) for step in range(10)]
+    assert due == [step >= first for step in range(10)]
+    assert LowRank(RankState(), ErrorFeedback(), 1, 4, after).is_on  # nothing travels
+
+
+def test_a_share_of_an_unknown_number_of_steps_is_refused() -> None:
+    low_rank = LowRank(RankState(), ErrorFeedback(), 2, 4, 0.1)
+    with pytest.raises(UserError, match=r"low_rank_after is 0\.1, a share .*a number of steps"):
+        low_rank.is_due(3, None)
+
+
 @pytest.mark.usefixtures("local_engine")
 @pytest.mark.parametrize(
     ("options", "message"),
@@ -128,6 +145,8 @@ def test_convolutions_and_halves_keep_shape_and_dtype() -> None:
         ({"wire": "planned", "order": "planned"}, "low_rank is 4, but wire is planned"),
         ({"low_rank": "auto"}, "low_rank is auto, but the order is inorder: no plan is made"),
         ({"low_rank": "all"}, "low_rank is all; it must be"),
+        ({"low_rank_after": 1.0}, "low_rank_after is 1.0; it must be a whole number"),
+        ({"low_rank_after": 5, "low_rank": None}, "low_rank_after is 5, but low_rank is not given"),
         ({"on_nan": "skip"}, "low_rank is 4, but on_nan is skip"),
         ({"elastic": {"rho": 0.5}}, "low_rank is 4, but elastic"),
     ],

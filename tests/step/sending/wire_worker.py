@@ -284,18 +284,52 @@ def a_plan_in_low_rank_is_found() -> None:
 
 
 @check
+def the_first_steps_travel_whole() -> None:
+    """As many as asked for, with a plan for each part of the training, or while plans are tried."""
+
+    class Note(keras.callbacks.Callback):
+        ooodist_reads_no_weights = True
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            strategy = self.model.ooodist.strategy
+            seen.append((strategy.low_rank.is_on, *strategy.limits().ranks))
+
+    thin = {"low_rank": 2, "low_rank_after": 3}
+    at_once = {"steps_per_execution": 1, "planning": PlanningConfig(trial=False)}
+    found = []
+    for options in (
+        thin,
+        {**thin, "low_rank_after": 3 / (2 * STEPS)},
+        {**thin, "order": "planned"},
+        {**thin, "order": "planned", **at_once},
+    ):
+        seen: list[tuple[Any, ...]] = []
+        made = model("adam", **options)
+        found.append(trained(made, callbacks=[Note()]))
+        assert seen == [(False,)] * 3 + [(True, 2)] * (2 * STEPS - 3)
+        assert made.ooodist.strategy.rank_state.values("residual").keys() == {*KERNELS[:2]}
+        assert_same(found[0], found[-1])
+    assert [group.rank for group in made.ooodist.strategy.backward.plan.low_rank] == [2]
+    assert_same(trained(model("adam")), trained(model("adam", low_rank=2, low_rank_after=8)))
+
+
+@check
 def a_resumed_job_in_low_rank_is_the_uninterrupted_one() -> None:
-    folder = Path(tempfile.gettempdir()) / f"ooodist-low-rank-{os.getppid()}"
+    """Also if it was interrupted, after four steps, before or after low rank has begun."""
     thin = ("exchange.wire=float32", "exchange.low_rank=1", "checkpoint.every_epochs=1")
-    try:
-        whole = job(folder / "whole", "epochs=2", *thin)
-        job(folder / "parts", "epochs=1", *thin)
-        resumed = job(folder / "parts", "epochs=2", *thin, resume=True)
-        assert_same(whole.get_weights(), resumed.get_weights())
-    finally:
-        engine.barrier()
-        if engine.rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
+    for after in (3, 6):
+        folder = Path(tempfile.gettempdir()) / f"ooodist-low-rank-{after}-{os.getppid()}"
+        keys = (*thin, f"exchange.low_rank_after={after}")
+        try:
+            whole = job(folder / "whole", "epochs=2", *keys)
+            job(folder / "parts", "epochs=1", *keys)
+            resumed = job(folder / "parts", "epochs=2", *keys, resume=True)
+            assert_same(whole.get_weights(), resumed.get_weights())
+            assert resumed.ooodist.strategy.low_rank.is_on
+        finally:
+            engine.barrier()
+            if engine.rank == 0:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @check
