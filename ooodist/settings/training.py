@@ -30,7 +30,6 @@ _PIPELINE = (
     "a pipeline does not have it (its schedule orders what stages compute, and micro-batches "
     "accumulate); leave it out"
 )
-_LOW_RANK = "what low rank loses is added to all steps that follow; leave one of them out"
 REFUSED: Mapping[tuple[str, str], str] = {
     ("credit", "plan"): _PLAN,
     ("bucket_bytes", "plan"): _PLAN,
@@ -51,8 +50,8 @@ REFUSED: Mapping[tuple[str, str], str] = {
     "gradients are sent in low rank; let the order be planned, too, or give low_rank a number",
     ("low_rank_after", "no low_rank"): "nothing would change after these steps; give low_rank, as "
     "4, or leave low_rank_after out",
-    ("low_rank", "skip"): _LOW_RANK,
-    ("low_rank", "elastic"): _LOW_RANK,
+    ("low_rank", "elastic"): "what low rank loses is added to all steps that follow; leave one of "
+    "them out",
     ("skip", "elastic"): "what matters is measured on batches as they come, and a loss that is NaN "
     "says nothing; take on_nan: stop, or train without elastic",
     ("elastic", "fixed order"): "it is for one selection of weights alone; let it be found: order "

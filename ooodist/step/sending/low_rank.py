@@ -20,11 +20,13 @@ distributed optimization", NeurIPS 2019, algorithms 1 and 2.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
+from ooodist.compat.attributes import replaced
 from ooodist.errors import UserError
 from ooodist.graph.ops import num_bytes
 from ooodist.graph.units import Gradient
@@ -36,6 +38,7 @@ from ooodist.util.digest import digest
 logger = logging.getLogger("ooodist")
 
 Sent: TypeAlias = tf.Tensor | tf.IndexedSlices
+Keep: TypeAlias = Callable[[], None]
 OWNER = "low_rank"  # of the matrices Q in RankState: the same on all ranks
 
 
@@ -100,6 +103,7 @@ class LowRank:
         self._workers = workers
         self._after = after
         self._is_logged = False
+        self._keep: Callable[[Keep], None] = lambda keep: keep()
 
     def is_due(self, done: int, left: int | None) -> bool:
         """Whether enough steps have come before.
@@ -157,12 +161,20 @@ class LowRank:
         begun, columns, own = halfway
         shape = begun.gradient.shape
         lost = begun.matrix - tf.matmul(columns, own, transpose_b=True)
-        # What is not finite in M makes its row of P so.
-        is_finite = _is_finite(begun.left) & _is_finite(columns) & _is_finite(own)
-        self._feedback.keep(begun.weight, tf.reshape(lost, shape), is_finite)
-        begun.right.assign(tf.where(_is_finite(right), right, begun.right))
+
+        def keep() -> None:
+            # What is not finite in M makes its row of P so.
+            is_finite = _is_finite(begun.left) & _is_finite(columns) & _is_finite(own)
+            self._feedback.keep(begun.weight, tf.reshape(lost, shape), is_finite)
+            begun.right.assign(tf.where(_is_finite(right), right, begun.right))
+
+        self._keep(keep)
         mean = tf.matmul(columns, right, transpose_b=True)
         return tf.cast(tf.reshape(mean, shape), begun.gradient.dtype)
+
+    def keeping(self, if_it_counts: Callable[[Keep], None]) -> AbstractContextManager[None]:
+        """In this block, what keeps the state of a traced step is passed on: it may not count."""
+        return replaced(self, _keep=if_it_counts)
 
     def log(self, gradients: Mapping[str, Sent], sent: Iterable[Sent], thin: int) -> None:
         """Logs once how much less travels.

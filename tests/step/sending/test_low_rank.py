@@ -147,7 +147,6 @@ def test_a_share_of_an_unknown_number_of_steps_is_refused() -> None:
         ({"low_rank": "all"}, "low_rank is all; it must be"),
         ({"low_rank_after": 1.0}, "low_rank_after is 1.0; it must be a whole number"),
         ({"low_rank_after": 5, "low_rank": None}, "low_rank_after is 5, but low_rank is not given"),
-        ({"on_nan": "skip"}, "low_rank is 4, but on_nan is skip"),
         ({"elastic": {"rho": 0.5}}, "low_rank is 4, but elastic"),
     ],
 )

@@ -313,6 +313,44 @@ def the_first_steps_travel_whole() -> None:
     assert_same(trained(model("adam")), trained(model("adam", low_rank=2, low_rank_after=8)))
 
 
+class Spoiling(ooodist.Feature):
+    """Makes the gradient of a weight infinite, on rank 1 in this step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def gradients(self, names: Any, gradients: Any) -> Any:
+        is_now = tf.equal(self.state("steps", tf.zeros([], tf.int32)).assign_add(1), self.step)
+        more = tf.where(is_now & (engine.rank == 1), np.inf, 0.0)
+        return [g + more if n == KERNELS[0] else g for n, g in zip(names, gradients, strict=True)]
+
+
+@check
+def a_step_that_is_left_out_changes_nothing_in_low_rank() -> None:
+    """Not even what is kept of a weight whose gradient is finite."""
+    numbers = np.random.default_rng(engine.rank)
+    x = numbers.normal(size=(STEPS * BATCH, 24)).astype(np.float32)
+    y = (x.sum(axis=1) > 0).astype(np.int32)
+    others = np.delete(np.arange(len(x)), range(2 * BATCH, 3 * BATCH))
+    scaling = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(0.05), initial_scale=8.0, dynamic_growth_steps=1000
+    )
+    for optimizer, on_nan in (("adam", "skip"), (scaling, "stop")):
+        found = []
+        for step, rows in ((3, np.arange(len(x))), (0, others)):
+            config = keras.optimizers.serialize(keras.optimizers.get(optimizer))
+            own = keras.optimizers.deserialize(config)
+            made = model(own, low_rank=2, on_nan=on_nan, features=[Spoiling(step)])
+            data = tf.data.Dataset.from_tensor_slices((x[rows], y[rows])).batch(BATCH)
+            made.fit(data, shuffle=False, verbose=0)
+            state = made.ooodist.strategy.rank_state
+            lost, right = state.values("residual").values(), state.values("low_rank").values()
+            assert len(lost) == len(right) == 2
+            ways = [each / np.linalg.norm(each) for each in right]  # the scale changes theirs
+            found.append([*made.get_weights(), *lost, *ways])
+        assert_same(*found)
+
+
 @check
 def a_resumed_job_in_low_rank_is_the_uninterrupted_one() -> None:
     """Also if it was interrupted, after four steps, before or after low rank has begun."""
