@@ -298,6 +298,10 @@ class DataParallel(Strategy):
         alike = [(variable, everywhere) for variable in self.alike_on_all()]
         return spread([*alike, *((variable, (owner,)) for variable, owner in self.sharded.state)])
 
+    def end_epoch(self, logs: dict[str, Any]) -> None:
+        if self.low_rank is not None and self.engine.size > 1:
+            logs["low_rank_error"] = self.low_rank.error(self.engine)
+
     def end_fit(self) -> None:
         if self.sharded is not None:
             self.sharded.stay_whole_on_rank_0()

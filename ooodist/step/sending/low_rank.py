@@ -20,13 +20,16 @@ distributed optimization", NeurIPS 2019, algorithms 1 and 2.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from ooodist.compat.attributes import replaced
+from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.graph.ops import num_bytes
 from ooodist.graph.units import Gradient
@@ -102,6 +105,7 @@ class LowRank:
         self._feedback = feedback
         self._workers = workers
         self._after = after
+        self._lengths: dict[str, tuple[tf.Variable, tf.Variable]] = {}
         self._is_logged = False
         self._keep: Callable[[Keep], None] = lambda keep: keep()
 
@@ -160,13 +164,17 @@ class LowRank:
         """
         begun, columns, own = halfway
         shape = begun.gradient.shape
-        lost = begun.matrix - tf.matmul(columns, own, transpose_b=True)
+        lost = tf.reshape(begun.matrix - tf.matmul(columns, own, transpose_b=True), shape)
+        sent = self._length_of(begun.weight, lost)
 
         def keep() -> None:
             # What is not finite in M makes its row of P so.
             is_finite = _is_finite(begun.left) & _is_finite(columns) & _is_finite(own)
-            self._feedback.keep(begun.weight, tf.reshape(lost, shape), is_finite)
+            self._feedback.keep(begun.weight, lost, is_finite)
             begun.right.assign(tf.where(_is_finite(right), right, begun.right))
+            # As long as P (M' P)', which is orthogonal to what is lost.
+            length = tf.cast(tf.nn.l2_loss(self._feedback.unscaled(own)), sent.dtype)
+            sent.assign(tf.where(is_finite, length, sent))
 
         self._keep(keep)
         mean = tf.matmul(columns, right, transpose_b=True)
@@ -175,6 +183,28 @@ class LowRank:
     def keeping(self, if_it_counts: Callable[[Keep], None]) -> AbstractContextManager[None]:
         """In this block, what keeps the state of a traced step is passed on: it may not count."""
         return replaced(self, _keep=if_it_counts)
+
+    def error(self, engine: Engine) -> float:
+        """Which share of the gradients of a step, the last one, has been put off: 0 to 1.
+
+        It is ||M - P (M' P)'|| / ||M|| over all gradients in low rank of all ranks, which call it
+        together; 0 if none has been sent since the last call.
+        """
+        halves = np.zeros(2)  # of the squares of both lengths
+        for residual, sent in self._lengths.values():
+            if half := float(sent):
+                halves += float(tf.nn.l2_loss(residual)), half
+                sent.assign(0.0)
+        lost, kept = engine.all_reduce(halves, "sum")
+        return math.sqrt(lost / (lost + kept)) if lost else 0.0
+
+    def _length_of(self, weight: str, lost: tf.Tensor) -> tf.Variable:
+        """Half of the squared length of what is sent of a gradient; with what is lost of it."""
+        if weight not in self._lengths:
+            residual = self._feedback.residual(weight, lost)
+            with tf.init_scope():
+                self._lengths[weight] = residual, tf.Variable(0.0, trainable=False)
+        return self._lengths[weight][1]
 
     def log(self, gradients: Mapping[str, Sent], sent: Iterable[Sent], thin: int) -> None:
         """Logs once how much less travels.

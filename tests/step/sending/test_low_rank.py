@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ooodist
+from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.step.rank_state import RESIDUAL, RankState
 from ooodist.step.sending.low_rank import OWNER, LowRank, columns_of
@@ -57,6 +58,20 @@ def test_nothing_is_lost_for_good(number: int, rank: int, n: int, m: int, seed: 
         applied += step(all_ranks, gradients)
         left = residuals(all_ranks).sum(0)
         np.testing.assert_allclose(applied + left, wanted, atol=1e-4)
+
+
+def test_the_error_is_what_is_lost_of_the_last_gradients() -> None:
+    gradients = np.random.default_rng(0).normal(size=(2, 12, 9)).astype(np.float32)
+    all_ranks, lost = ranks(2, 2), np.zeros_like(gradients)
+    for _ in range(2):
+        wanted = gradients / 2 + lost
+        step(all_ranks, gradients)
+        lost = residuals(all_ranks)
+        for rank, of_all, left in zip(all_ranks, wanted, lost, strict=True):
+            expected = np.linalg.norm(left) / np.linalg.norm(of_all)
+            assert 0.1 < expected < 0.99
+            assert rank.error(LocalEngine()) == pytest.approx(expected, rel=1e-5)
+            assert rank.error(LocalEngine()) == 0  # there was no step since
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6)])

@@ -250,6 +250,7 @@ def ranks_end_alike_with_gradients_in_low_rank() -> None:
         residuals = made.ooodist.strategy.rank_state.values("residual")
         assert residuals.keys() == {*KERNELS[:2]}
         assert all(value.any() for value in residuals.values())
+        assert all(0 < error < 1 for error in made.history.history["low_rank_error"])
 
 
 @check
