@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from ooodist.errors import UserError
-from ooodist.planner.costs import Network, StepCosts
+from ooodist.planner.costs import LowRankCosts, Network, StepCosts
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.bound import lower_bound
 from ooodist.planner.data_parallel.plan import InLowRank, Plan, PlannedExchange
@@ -31,7 +31,8 @@ AUTO = in_wire(LIMITS, "planned", "auto")
 def matrices(sizes: list[int]) -> StepCosts:
     """A chain of layers whose gradients have 1024 columns."""
     costs = chain_costs(sizes)
-    return replace(costs, weights=tuple(replace(w, columns=1024) for w in costs.weights))
+    weights = tuple(replace(w, columns=1024) for w in costs.weights)
+    return replace(costs, weights=weights, low_rank=LowRankCosts(5.5e-9, 1e-7, 4.5e-9))
 
 
 def network_of(costs: StepCosts, ratio: float, *, by_urgency: bool = False) -> Network:
@@ -52,7 +53,7 @@ def test_the_second_exchange_follows_the_first(by_urgency: bool) -> None:
     (weight,) = costs.weights
     assert (first.num_bytes, second.num_bytes) == thin_bytes(weight, 4) == (16384, 16384)
     sent = 16384 * network.seconds_per_byte
-    before, after = thin_seconds(weight, 4, network)
+    before, after = thin_seconds(weight, 4, costs.low_rank)
     assert first.end == pytest.approx(2 + network.latency + sent)  # F1 and W1 take a second each
     # While it travels, the stream has nothing else to do, and so time for the products.
     assert second.ready == first.end
@@ -65,11 +66,11 @@ def test_the_second_exchange_follows_the_first(by_urgency: bool) -> None:
 
 def test_products_take_time_from_what_is_computed_meanwhile() -> None:
     costs = matrices([LAYER, LAYER])
-    network = replace(network_of(costs, 1e-6), cpu_seconds_per_copied_byte=1e-9)
+    network = network_of(costs, 1e-6)
     plan = Plan("full", None, each_alone("w2", "w1"))
     thin = replace(plan, low_rank=(InLowRank(4, ("w2",)),))
     simulator = Simulator(costs, network)
-    seconds = sum(thin_seconds(costs.weights[1], 4, network))
+    seconds = sum(thin_seconds(costs.weights[1], 4, costs.low_rank))
     slower = simulator.step_seconds(thin) - simulator.step_seconds(plan)
     assert slower == pytest.approx(seconds, rel=0.1)
 
