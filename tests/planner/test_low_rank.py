@@ -16,7 +16,14 @@ from ooodist.planner.data_parallel.bound import lower_bound
 from ooodist.planner.data_parallel.plan import InLowRank, Plan, PlannedExchange
 from ooodist.planner.data_parallel.search import Limits, in_wire, make_plan
 from ooodist.planner.data_parallel.simulate import Simulator
-from ooodist.planner.low_rank import RANKS, at_least, residual_bytes, thin_bytes, thin_seconds
+from ooodist.planner.low_rank import (
+    LEAST_RANK,
+    RANKS,
+    at_least,
+    residual_bytes,
+    thin_bytes,
+    thin_seconds,
+)
 from ooodist.planner.narrowing import LEAST_GAIN, all_in
 from tests.planner import test_narrowing
 from tests.planner.chains import chain_costs, each_alone
@@ -119,7 +126,17 @@ def test_ten_times_too_slow_a_network_costs_little(by_urgency: bool) -> None:
     fixed = make_plan(costs, network, limits=in_wire(LIMITS, "float32", 2))
     assert [group.rank for group in fixed.low_rank] == [2]
     assert sum(len(group.weights) for group in fixed.low_rank) == 6
-    assert max(group.rank for group in found.low_rank) > 2 or found.narrow
+    assert max(group.rank for group in found.low_rank) > LEAST_RANK or found.narrow
+
+
+def test_no_rank_is_lower_than_the_least_unless_it_is_asked_for() -> None:
+    costs = matrices([LAYER] * 4)
+    network = network_of(costs, 1000.0)
+    found = make_plan(costs, network, limits=AUTO)
+    assert {group.rank for group in found.low_rank} == {LEAST_RANK}
+    lower = make_plan(costs, network, limits=in_wire(LIMITS, "float32", LEAST_RANK // 2))
+    assert [group.rank for group in lower.low_rank] == [LEAST_RANK // 2]
+    assert seconds_of(lower) < seconds_of(found)
 
 
 @few(5)
