@@ -79,14 +79,18 @@ def report(
         if is_new:
             rows.writerow(COLUMNS)
         for row, own in seconds.items():
-            sent = 0.0
+            sent, predicted = 0.0, ""
             if row != ALONE:
-                traced = made[row].ooodist.strategy.inner.backward.steps[-1]
+                strategy = made[row].ooodist.strategy.inner
+                traced = strategy.backward.steps[-1]
+                if strategy.predicted_seconds is not None:
+                    predicted = f" ({strategy.predicted_seconds:.3f} predicted)"
                 sent = sum(exchange.num_bytes for exchange in traced.exchanges) / 1e6
             rows.writerows([model, rate, row, f"{each:.4f}", f"{sent:.3f}"] for each in own)
             median = statistics.median(own)
             print(
-                f"| {model}, {rate} | {row} | {median:.3f} s | {median / alone:.2f} | {sent:.2f} |"
+                f"| {model}, {rate} | {row} | {median:.3f}{predicted} | {median / alone:.2f} | "
+                f"{sent:.2f} |"
             )
 
 

@@ -36,14 +36,14 @@ class CompiledDataParallel(DataParallel):
         self._setting = self.training.jit_compile if self.training.may_compile else False
         self._settled: str | None = None  # the name of the way that is the faster
 
-    def runner(self) -> Run:
+    def _runner(self) -> Run:
         setting = setting_of(self.model, self.backward, self._setting)
         # Ranks compare them before the first step: all compile, or none does.
         self.arguments = f"{self.training.arguments} {setting} {is_deterministic()}"
         if not setting:
-            return super().runner()
+            return super()._runner()
         steps = self.steps_per_execution
-        uncompiled = Candidate("not compiled", super().runner(), steps)
+        uncompiled = Candidate("not compiled", super()._runner(), steps)
         run = self._in_executions_of(self.backward, steps, compiled=True)
         if setting is True:
             return compiling(self.model, run, None if self._setting is True else uncompiled.run)

@@ -18,6 +18,7 @@ from ooodist.checkpoint.parallel_write import spread
 from ooodist.data_parallel.planning import as_exchanged, limits_of, planned_for
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
+from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts
@@ -38,6 +39,7 @@ from ooodist.step.sending.rows import RowGradients
 from ooodist.step.sending.wire import ErrorFeedback
 from ooodist.step.sharding.sharded import ShardedOptimizer
 from ooodist.trainer.strategy import Strategy
+from ooodist.trainer.watchdog import expect_longer
 from ooodist.trainer.writers import refuse_swapping
 
 logger = logging.getLogger("ooodist")
@@ -51,6 +53,7 @@ class DataParallel(Strategy):
     Attributes:
         backward: orders and exchanges gradients; ``backward.steps`` tells what was traced.
         planned: the plan that is carried out and what it was made from; None if there is none.
+        low_rank: makes thin matrices of gradients; None: they always travel whole.
     """
 
     def __init__(self, model: keras.Model, engine: Engine, training: Training) -> None:
@@ -67,11 +70,12 @@ class DataParallel(Strategy):
             logger.info("feature %s", feature.summary())
         state = self.rank_state
         feedback = ErrorFeedback(lambda: loss_scale(model), state) if has_feedback else None
-        thin = None
+        self.low_rank: low_rank.LowRank | None = None
         if training.low_rank is not None and feedback is not None:
             fixed = training.low_rank if isinstance(training.low_rank, int) else None
-            thin = low_rank.LowRank(state, feedback, engine.size, fixed)
-        exchange = _exchange(engine, training, feedback, thin)
+            after = training.exchange.low_rank_after
+            self.low_rank = low_rank.LowRank(state, feedback, engine.size, fixed, after)
+        exchange = _exchange(engine, training, feedback, self.low_rank)
         self.backward = backward = OrderedBackward(exchange, order, training.k or 0)
         self.planned: PlanWithCosts | None = None
         if engine.size > 1:
@@ -95,18 +99,18 @@ class DataParallel(Strategy):
         return self.training.to_find is not None and self.planned is None
 
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
-        assert self.training.to_find is not None
         self.broadcast(batch)
-        profile, limits = self.profile(batch), self.limits(total_steps)
+        self._low_rank_begins(total_steps)
+        profile = self.profile(batch)
+        self._find_plan(profile.costs, profile.network, profile.model, total_steps)
+
+    def _find_plan(
+        self, costs: StepCosts, network: Network, model: str, total_steps: int | None
+    ) -> None:
+        assert self.training.to_find is not None
+        limits = self.limits(total_steps)
         self._carry_out(
-            planned_for(
-                self.training.to_find,
-                profile.costs,
-                profile.network,
-                limits,
-                profile.model,
-                self.engine,
-            )
+            planned_for(self.training.to_find, costs, network, limits, model, self.engine)
         )
 
     def profile(self, batch: Batch, traced: StepToMeasure | None = None) -> Profile:
@@ -136,7 +140,7 @@ class DataParallel(Strategy):
             total_steps,
             carrying=self.may_carry,
             wire=self.training.wire,
-            rank=self.training.low_rank,
+            rank=self.training.low_rank if self.low_rank and self.low_rank.is_on else None,
         )
 
     @property
@@ -171,7 +175,44 @@ class DataParallel(Strategy):
     # Training
 
     def runner(self) -> Run:
+        run = self._runner()
+        if self.low_rank is None or self.low_rank.is_on:
+            return run
+
+        def train(batches: Sequence[Batch]) -> dict[str, Any]:
+            nonlocal run
+            left = None if self.left is None else (self.left + len(batches)) // self.accumulate
+            if self._low_rank_begins(left):
+                self._plan_again(left)
+                run = self._runner()
+            return run(batches)
+
+        return train
+
+    def _runner(self) -> Run:
+        """What trains on the batches of a call, with gradients in low rank only if that is on."""
         return self._in_executions_of(self.backward, self.steps_per_execution)
+
+    def _low_rank_begins(self, left: int | None) -> bool:
+        """Turns low rank on and returns True if that is due, and was not done before.
+
+        Args:
+            left: steps that are still to come; None if unknown.
+        """
+        done = self.watch.step
+        if self.low_rank is None or self.low_rank.is_on or not self.low_rank.is_due(done, left):
+            return False
+        expect_longer("low rank began")
+        logger.info("low rank begins at step %d", done + 1)
+        self.low_rank.is_on = True
+        return True
+
+    def _plan_again(self, total_steps: int | None) -> None:
+        """Replaces a plan that was found here by one for the same costs."""
+        if self.planned is not None and self.planned.costs is not None:
+            assert self.planned.network is not None
+            costs, network, plan = self.planned.costs, self.planned.network, self.planned.plan
+            self._find_plan(costs, network, plan.model, total_steps)
 
     def _in_executions_of(
         self, backward: OrderedBackward, steps: int, *, compiled: bool = False
@@ -256,6 +297,10 @@ class DataParallel(Strategy):
         everywhere = range(self.engine.size)
         alike = [(variable, everywhere) for variable in self.alike_on_all()]
         return spread([*alike, *((variable, (owner,)) for variable, owner in self.sharded.state)])
+
+    def end_epoch(self, logs: dict[str, Any]) -> None:
+        if self.low_rank is not None and self.engine.size > 1:
+            logs["low_rank_error"] = self.low_rank.error(self.engine)
 
     def end_fit(self) -> None:
         if self.sharded is not None:

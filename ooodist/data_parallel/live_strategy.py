@@ -38,7 +38,7 @@ class LiveDataParallel(DataParallel):
         self._ways: dict[str, tuple[OrderedBackward, PlanWithCosts | None]] = {}
         self._live: LivePlanning | None = None
 
-    def runner(self) -> Run:
+    def _runner(self) -> Run:
         default = OrderedBackward(self._default_exchange)
         setting = setting_of(self.model, default, self._setting)
         self._may_compile = bool(setting) and not is_deterministic()
@@ -46,7 +46,7 @@ class LiveDataParallel(DataParallel):
         self.arguments = f"{self.training.arguments} {self._may_compile}"
         if self.tried is not None:  # the model was compiled again since
             compiled = self.compiled_candidate() if self.tried == COMPILED else None
-            return super().runner() if compiled is None else compiled.run
+            return super()._runner() if compiled is None else compiled.run
         if self._live is not None:
             self._live.close()
         planned = [] if self.planned is None else [self._candidate(self.planned)]
@@ -61,6 +61,10 @@ class LiveDataParallel(DataParallel):
             candidates=planned,
         )
         return self._live
+
+    def _plan_again(self, total_steps: int | None) -> None:
+        """Begins with the default again, and plans while training."""
+        self.tried, self.planned, self.steps_per_execution = None, None, self._default_steps
 
     # The interface that live planning uses
 

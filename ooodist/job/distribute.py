@@ -29,6 +29,7 @@ def distribute(
     wire: WireSetting = "float32",
     error_feedback: bool = True,
     low_rank: RankSetting = None,
+    low_rank_after: float = 0,
     rows: Literal["auto", "never"] = "auto",
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
@@ -97,6 +98,8 @@ def distribute(
             networks on which 16 bits are still far too many; 4 is a good start. ``auto``, with the
             order ``planned``: only gradients whose exchange could not be hidden, with as many
             columns as there is time for.
+        low_rank_after: the first steps are those of a training without ``low_rank``: this number
+            (500), to the end of a call, or this share of all steps (0.1). 0: none are.
         rows: ``auto``: the gradient of an embedding travels as the rows that a batch uses, if that
             is less to send than the table, and ``fit`` knows that all batches have one shape (as
             with arrays, or ``batch(n, drop_remainder=True)``); ``never``: always as the table, as
@@ -145,6 +148,7 @@ def distribute(
             wire=wire,
             error_feedback=error_feedback,
             low_rank=low_rank,
+            low_rank_after=low_rank_after,
             rows=rows,
         ),
         planning=planning or PlanningConfig(),

@@ -15,12 +15,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from ooodist.planner.costs import Network, StepCosts
+from ooodist.planner.costs import LowRankCosts, Network, StepCosts
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.simulate import Simulator
 
@@ -60,7 +60,7 @@ class Correction:
     """Factors from profiled to real seconds.
 
     Attributes:
-        compute: factor of units, updates, and the start of a call.
+        compute: factor of units, updates, products of low rank, and the start of a call.
         exchange: factor of exchanges, and of their CPU time.
         call: a further factor of the start of a call.
     """
@@ -85,6 +85,7 @@ class Correction:
             ),
             middle_seconds=costs.middle_seconds * self.compute,
             launch_seconds=costs.launch_seconds * self.compute * self.call,
+            low_rank=LowRankCosts(*(each * self.compute for each in astuple(costs.low_rank))),
         )
 
     def network(self, network: Network) -> Network:

@@ -73,6 +73,21 @@ class SavedTensor:
 
 
 @dataclass(frozen=True)
+class LowRankCosts:
+    """What it takes the compute stream to send gradients in low rank, besides exchanging them.
+
+    Attributes:
+        before: seconds per byte of a gradient, until its second exchange begins.
+        orthonormal: seconds per byte of its matrix P, in the same time.
+        after: seconds per byte of a gradient, after its second exchange.
+    """
+
+    before: Seconds = 0.0
+    orthonormal: Seconds = 0.0
+    after: Seconds = 0.0
+
+
+@dataclass(frozen=True)
 class StepCosts:
     """The costs of one training step on one worker.
 
@@ -87,6 +102,7 @@ class StepCosts:
         launch_seconds: the cost of a call besides its steps, at its start and its end.
         trace_seconds: tracing and optimizing the graph of one step of a call.
         base_bytes: memory in use all the time: weights, optimizer state, constants.
+        low_rank: of gradients that are sent in low rank.
     """
 
     forward: tuple[UnitCost, ...]
@@ -97,6 +113,7 @@ class StepCosts:
     launch_seconds: Seconds = 0.0
     trace_seconds: Seconds = 0.0
     base_bytes: Bytes = 0
+    low_rank: LowRankCosts = LowRankCosts()
 
     @property
     def compute_seconds(self) -> float:

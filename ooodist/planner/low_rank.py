@@ -12,15 +12,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ooodist.planner.costs import ITEM_BYTES, Network, StepCosts, WeightCost
+from ooodist.planner.costs import ITEM_BYTES, LowRankCosts, StepCosts, WeightCost
 
-RANKS = (2, 4, 8, 16, 32)  # those that a plan chooses from
+# The lowest rank that a plan chooses by itself. On digits, rank 2 has lost 0.6 points of accuracy,
+# and rank 4 has lost 0.1, which is less than seeds differ by (expr/slow_networks).
+LEAST_RANK = 4
+RANKS = (LEAST_RANK, 8, 16, 32)  # those that a plan chooses from
 LEAST_SAVED = 2.0  # a gradient travels in low rank if that is so many times fewer numbers
-# Measured on one core, for ranks of 2 to 32 and matrices of 0.25 to 4 million float32, in copies of
-# the gradient: what comes before the second exchange took 5 to 6, and the rest 3 to 5. To make P
-# orthonormal took 80 to 180 copies of P.
-COPIES_BEFORE, COPIES_AFTER = 5.5, 4.5
-ORTHONORMAL_COPIES = 100.0
 
 
 def takes(num_elements: int, columns: int, rank: int) -> bool:
@@ -44,12 +42,10 @@ def thin_bytes(weight: WeightCost, rank: int) -> tuple[int, int]:
     return rows * rank * item_bytes, weight.columns * rank * item_bytes
 
 
-def thin_seconds(weight: WeightCost, rank: int, network: Network) -> tuple[float, float]:
+def thin_seconds(weight: WeightCost, rank: int, costs: LowRankCosts) -> tuple[float, float]:
     """CPU seconds besides those of exchanging: until the second exchange begins, and after it."""
-    orthonormal = ORTHONORMAL_COPIES * thin_bytes(weight, rank)[0]
-    per_byte = network.cpu_seconds_per_copied_byte
-    before = (COPIES_BEFORE * weight.num_bytes + orthonormal) * per_byte
-    return before, COPIES_AFTER * weight.num_bytes * per_byte
+    before = costs.before * weight.num_bytes + costs.orthonormal * thin_bytes(weight, rank)[0]
+    return before, costs.after * weight.num_bytes
 
 
 def residual_bytes(weight: WeightCost) -> int:
@@ -57,7 +53,7 @@ def residual_bytes(weight: WeightCost) -> int:
     return weight.num_bytes // ITEM_BYTES[weight.dtype] * max(4, ITEM_BYTES[weight.dtype])
 
 
-def thinned(costs: StepCosts, network: Network, rank: int) -> StepCosts:
+def thinned(costs: StepCosts, rank: int) -> StepCosts:
     """Costs in which all that can travels in this rank, for plans that say nothing of it.
 
     A search finds plans for them that are about as fast in ``costs`` once they say so: here both
@@ -65,7 +61,7 @@ def thinned(costs: StepCosts, network: Network, rank: int) -> StepCosts:
     """
     return replace(
         costs,
-        weights=tuple(_thinned(weight, rank, network) for weight in costs.weights),
+        weights=tuple(_thinned(weight, rank, costs.low_rank) for weight in costs.weights),
         base_bytes=costs.base_bytes
         + sum(residual_bytes(weight) for weight in costs.weights if can_be_thin(weight, rank)),
     )
@@ -84,7 +80,7 @@ def at_least(costs: StepCosts, rank: int) -> StepCosts:
     )
 
 
-def _thinned(weight: WeightCost, rank: int, network: Network) -> WeightCost:
+def _thinned(weight: WeightCost, rank: int, costs: LowRankCosts) -> WeightCost:
     if not can_be_thin(weight, rank):
         return weight
     return replace(
@@ -92,5 +88,5 @@ def _thinned(weight: WeightCost, rank: int, network: Network) -> WeightCost:
         num_bytes=sum(thin_bytes(weight, rank)),
         # No chunk, and no bucket with others: see exchanges.py.
         dtype=f"{weight.dtype} in rank {rank}",
-        update_seconds=weight.update_seconds + sum(thin_seconds(weight, rank, network)),
+        update_seconds=weight.update_seconds + sum(thin_seconds(weight, rank, costs)),
     )

@@ -1,6 +1,6 @@
 """How each gradient travels: in full width, or in fewer bytes where its time would be waited for.
 
-In the order of what is sent: in low rank of 2, 4, 8, 16, 32, in 16 bits, in full width.
+In the order of what is sent: in low rank of 4, 8, 16, 32, in 16 bits, in full width.
 """
 
 from __future__ import annotations

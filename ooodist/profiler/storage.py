@@ -17,6 +17,7 @@ from ooodist.profiler import folder as profiles
 from ooodist.profiler.compute import measure_step
 from ooodist.profiler.conditions import present_conditions
 from ooodist.profiler.folder import Profile
+from ooodist.profiler.low_rank import measure_low_rank
 from ooodist.profiler.network import measure_network, still_holds
 from ooodist.profiler.state import preserved
 from ooodist.profiler.step import StepToMeasure, trace_step
@@ -75,6 +76,7 @@ def profile_of(
         engine.barrier()  # so that ranks that share a host compete from the beginning
         with engine.agreed():
             costs = measure_step(traced)
+            costs = replace(costs, low_rank=measure_low_rank(costs.weights))
         profile = Profile(
             name=model.name,
             measured=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

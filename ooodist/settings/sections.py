@@ -9,7 +9,7 @@ from ooodist.errors import UserError
 from ooodist.planner.data_parallel.plan import RankSetting, WireSetting
 from ooodist.planner.pipeline import plan as pipeline_plan
 from ooodist.planner.pipeline.plan import AUTO
-from ooodist.util.yaml_dataclass import Checked, Count, Range
+from ooodist.util.yaml_dataclass import Checked, Count, Fraction, Range
 
 MOST_STEPS_PER_EXECUTION = 128  # each step is traced
 MOST_STEPS_OF_A_TRACE = 1000  # all are kept in memory until written
@@ -117,15 +117,17 @@ class ExchangeConfig(Checked):
     ``error_feedback``: what is lost in 16 bits is added to the next step's gradient. ``low_rank``:
     the gradients of matrices travel as two thin ones of so many columns, about, and what is lost is
     added to the next step's (PowerSGD); for networks that are many times too slow. With ``auto``, a
-    plan says which do, and with how many columns: as many as there is time for. ``rows``:
-    whether gradients of embeddings travel as the rows that a batch uses: ``auto`` (where that is
-    less to send), or ``never`` (as whole tables)."""
+    plan says which do, and with how many columns: as many as there is time for.
+    ``low_rank_after``: how many steps come before, as without ``low_rank``; less than 1: the share
+    of the training's steps. ``rows``: whether gradients of embeddings travel as the rows that a
+    batch uses: ``auto`` (where that is less to send), or ``never`` (as whole tables)."""
 
     credit: Count | None = None
     bucket_bytes: Annotated[int, Range(0)] | None = None
     wire: WireSetting = "float32"
     error_feedback: bool = True
     low_rank: RankSetting = None
+    low_rank_after: Annotated[int, Range(0)] | Fraction = 0
     rows: Literal["auto", "never"] = "auto"
 
 

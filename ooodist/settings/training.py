@@ -30,7 +30,6 @@ _PIPELINE = (
     "a pipeline does not have it (its schedule orders what stages compute, and micro-batches "
     "accumulate); leave it out"
 )
-_LOW_RANK = "what low rank loses is added to all steps that follow; leave one of them out"
 REFUSED: Mapping[tuple[str, str], str] = {
     ("credit", "plan"): _PLAN,
     ("bucket_bytes", "plan"): _PLAN,
@@ -49,8 +48,10 @@ REFUSED: Mapping[tuple[str, str], str] = {
     ("given low_rank", "given plan"): _PLAN,
     ("planned low_rank", "order that is not planned"): "no plan is made that could say which "
     "gradients are sent in low rank; let the order be planned, too, or give low_rank a number",
-    ("low_rank", "skip"): _LOW_RANK,
-    ("low_rank", "elastic"): _LOW_RANK,
+    ("low_rank_after", "no low_rank"): "nothing would change after these steps; give low_rank, as "
+    "4, or leave low_rank_after out",
+    ("low_rank", "elastic"): "what low rank loses is added to all steps that follow; leave one of "
+    "them out",
     ("skip", "elastic"): "what matters is measured on batches as they come, and a loss that is NaN "
     "says nothing; take on_nan: stop, or train without elastic",
     ("elastic", "fixed order"): "it is for one selection of weights alone; let it be found: order "
@@ -202,6 +203,14 @@ class Training(Checked):
             "fixed low_rank": (isinstance(exchange.low_rank, int), low_rank),
             "planned low_rank": (exchange.low_rank == "auto", low_rank),
             "low_rank": (self.low_rank is not None, low_rank),
+            "no low_rank": (
+                self.low_rank is None and self.plan_file is None,
+                "low_rank is not given",
+            ),
+            "low_rank_after": (
+                exchange.low_rank_after != 0,
+                f"low_rank_after is {exchange.low_rank_after}",
+            ),
             "exchange": (exchange != ExchangeConfig(), "exchange is given"),
             "steps_per_execution": (
                 steps is not None and not has_own_steps,

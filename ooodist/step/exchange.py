@@ -197,7 +197,7 @@ class GradientExchange:
 
     def _begun(self, gradients: Mapping[str, Sent]) -> dict[str, Begun]:
         """What is sent first of the gradients that travel in low rank."""
-        if self.low_rank is None:
+        if self.low_rank is None or not self.low_rank.is_on:
             return {}
         if self.plan is None:
             ranks = {name: self.low_rank.rank_of(each) for name, each in gradients.items()}

@@ -255,7 +255,11 @@ class Execution:
         skipping = None if self._watch is None else self._watch.skipping
         if self._verdict is None and can_be_early(self.model, self.backward.exchange.engine):
             self._verdict = EarlyVerdict(self.model, self.backward.exchange.engine)
-        with contextlib.nullcontext() if skipping is None else skipping.step():
+        low_rank, verdict = self.backward.exchange.low_rank, skipping or self._verdict
+        keeping: AbstractContextManager[None] = contextlib.nullcontext()
+        if low_rank is not None and verdict is not None:
+            keeping = low_rank.keeping(verdict.if_finite)
+        with keeping, contextlib.nullcontext() if skipping is None else skipping.step():
             for batch in batches[:-1]:
                 with watch_gradients(hold, self.backward.trained), not_updating(self.model):
                     self._train_step(batch)

@@ -21,11 +21,11 @@ from ooodist.planner.correction import (
     correct,
     correction,
 )
-from ooodist.planner.costs import Network
+from ooodist.planner.costs import LowRankCosts, Network
 from ooodist.planner.data_parallel.named import baseline_plan, default_plan, first_k_plan
-from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.plan import InLowRank, Plan
 from ooodist.planner.data_parallel.simulate import Simulator
-from tests.planner.chains import chain_costs
+from tests.planner.chains import chain_costs, each_alone
 from tests.thorough import few
 
 COSTS = replace(
@@ -35,6 +35,7 @@ COSTS = replace(
     middle_seconds=5e-4,
     launch_seconds=2e-3,
     trace_seconds=1.0,
+    low_rank=LowRankCosts(1e-9, 1e-8, 1e-9),
 )
 NETWORK = Network(
     "horovod",
@@ -45,6 +46,13 @@ NETWORK = Network(
     cpu_seconds_per_byte=1e-10,
     cpu_seconds_per_exchange=1e-4,
     cpu_seconds_per_copied_byte=1e-10,
+)
+MATRICES = replace(COSTS, weights=tuple(replace(w, columns=512) for w in COSTS.weights))
+THIN = Plan(
+    "thin",
+    None,
+    each_alone("w2", "w1", "w6", "w5", "w4", "w3"),
+    low_rank=(InLowRank(4, ("w6", "w1")),),
 )
 FACTORS = st.floats(0.4, 2.5)
 
@@ -97,6 +105,11 @@ def test_all_seconds_of_a_step_are_corrected(factor: float) -> None:
     both = Correction(factor, factor)
     for plan in (DEFAULT, STOCK, LATE):
         assert seconds(both, plan) == pytest.approx(factor * seconds(Correction(), plan))
+    thin = [
+        Simulator(made.costs(MATRICES), made.network(NETWORK)).step_seconds(THIN)
+        for made in (both, Correction())
+    ]
+    assert thin[0] == pytest.approx(factor * thin[1])
     assert both.costs(COSTS).trace_seconds == COSTS.trace_seconds
 
 

@@ -10,13 +10,20 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from ooodist.errors import UserError
-from ooodist.planner.costs import Network, StepCosts
+from ooodist.planner.costs import LowRankCosts, Network, StepCosts
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.bound import lower_bound
 from ooodist.planner.data_parallel.plan import InLowRank, Plan, PlannedExchange
 from ooodist.planner.data_parallel.search import Limits, in_wire, make_plan
 from ooodist.planner.data_parallel.simulate import Simulator
-from ooodist.planner.low_rank import RANKS, at_least, residual_bytes, thin_bytes, thin_seconds
+from ooodist.planner.low_rank import (
+    LEAST_RANK,
+    RANKS,
+    at_least,
+    residual_bytes,
+    thin_bytes,
+    thin_seconds,
+)
 from ooodist.planner.narrowing import LEAST_GAIN, all_in
 from tests.planner import test_narrowing
 from tests.planner.chains import chain_costs, each_alone
@@ -31,7 +38,8 @@ AUTO = in_wire(LIMITS, "planned", "auto")
 def matrices(sizes: list[int]) -> StepCosts:
     """A chain of layers whose gradients have 1024 columns."""
     costs = chain_costs(sizes)
-    return replace(costs, weights=tuple(replace(w, columns=1024) for w in costs.weights))
+    weights = tuple(replace(w, columns=1024) for w in costs.weights)
+    return replace(costs, weights=weights, low_rank=LowRankCosts(5.5e-9, 1e-7, 4.5e-9))
 
 
 def network_of(costs: StepCosts, ratio: float, *, by_urgency: bool = False) -> Network:
@@ -52,7 +60,7 @@ def test_the_second_exchange_follows_the_first(by_urgency: bool) -> None:
     (weight,) = costs.weights
     assert (first.num_bytes, second.num_bytes) == thin_bytes(weight, 4) == (16384, 16384)
     sent = 16384 * network.seconds_per_byte
-    before, after = thin_seconds(weight, 4, network)
+    before, after = thin_seconds(weight, 4, costs.low_rank)
     assert first.end == pytest.approx(2 + network.latency + sent)  # F1 and W1 take a second each
     # While it travels, the stream has nothing else to do, and so time for the products.
     assert second.ready == first.end
@@ -65,11 +73,11 @@ def test_the_second_exchange_follows_the_first(by_urgency: bool) -> None:
 
 def test_products_take_time_from_what_is_computed_meanwhile() -> None:
     costs = matrices([LAYER, LAYER])
-    network = replace(network_of(costs, 1e-6), cpu_seconds_per_copied_byte=1e-9)
+    network = network_of(costs, 1e-6)
     plan = Plan("full", None, each_alone("w2", "w1"))
     thin = replace(plan, low_rank=(InLowRank(4, ("w2",)),))
     simulator = Simulator(costs, network)
-    seconds = sum(thin_seconds(costs.weights[1], 4, network))
+    seconds = sum(thin_seconds(costs.weights[1], 4, costs.low_rank))
     slower = simulator.step_seconds(thin) - simulator.step_seconds(plan)
     assert slower == pytest.approx(seconds, rel=0.1)
 
@@ -118,7 +126,17 @@ def test_ten_times_too_slow_a_network_costs_little(by_urgency: bool) -> None:
     fixed = make_plan(costs, network, limits=in_wire(LIMITS, "float32", 2))
     assert [group.rank for group in fixed.low_rank] == [2]
     assert sum(len(group.weights) for group in fixed.low_rank) == 6
-    assert max(group.rank for group in found.low_rank) > 2 or found.narrow
+    assert max(group.rank for group in found.low_rank) > LEAST_RANK or found.narrow
+
+
+def test_no_rank_is_lower_than_the_least_unless_it_is_asked_for() -> None:
+    costs = matrices([LAYER] * 4)
+    network = network_of(costs, 1000.0)
+    found = make_plan(costs, network, limits=AUTO)
+    assert {group.rank for group in found.low_rank} == {LEAST_RANK}
+    lower = make_plan(costs, network, limits=in_wire(LIMITS, "float32", LEAST_RANK // 2))
+    assert [group.rank for group in lower.low_rank] == [LEAST_RANK // 2]
+    assert seconds_of(lower) < seconds_of(found)
 
 
 @few(5)

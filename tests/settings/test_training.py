@@ -37,6 +37,8 @@ GIVEN: dict[str, dict[str, Any]] = {
     "given low_rank": {"exchange": {"low_rank": 4}},
     "fixed low_rank": {"exchange": {"low_rank": 4}},
     "planned low_rank": {"exchange": {"low_rank": "auto"}, "order": "planned"},
+    "no low_rank": {},
+    "low_rank_after": {"exchange": {"low_rank_after": 10}},
     "skip": {"on_nan": "skip"},
     "features": {"features": (SimpleNamespace(name="noise", refuses={}, summary=str),)},
     "elastic": {"elastic": ElasticConfig()},

@@ -292,9 +292,9 @@ class IndexedCosts:
         halves = []
         for half in (0, 1):
             num_bytes = sum(thin_bytes(weight, rank)[half] for weight in costs)
-            products = sum(thin_seconds(weight, rank, self._network)[half] for weight in costs)
+            spent = sum(thin_seconds(weight, rank, self._costs.low_rank)[half] for weight in costs)
             *pieces, last = self.pieces(num_bytes, plan.partition_bytes, 2 * (len(costs) > 1))
-            halves.append((*pieces, last._replace(cpu_seconds=last.cpu_seconds + products)))
+            halves.append((*pieces, last._replace(cpu_seconds=last.cpu_seconds + spent)))
         return _IndexedExchange(weights, *halves)
 
     def _num_parts(self, plan: Plan, weights: list[tuple[int, ...]]) -> list[int]:

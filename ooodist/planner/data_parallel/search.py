@@ -222,7 +222,7 @@ def _searched(
 def costs_as_sent(costs: StepCosts, network: Network, limits: Limits) -> tuple[StepCosts, Network]:
     """Costs in which gradients have the bytes that all get by these limits; see as_sent."""
     if limits.ranks:
-        costs = low_rank.thinned(costs, network, limits.ranks[0])
+        costs = low_rank.thinned(costs, limits.ranks[0])
     if limits.wire is not None:
         return wires.narrowed(costs, network, limits.wire)
     return costs, network

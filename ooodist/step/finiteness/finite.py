@@ -115,16 +115,17 @@ class GradientWatch:
     Attributes:
         on_nan: as given.
         notices: what else ranks tell each other; it travels with the codes.
+        step: the steps of the training so far.
     """
 
     def __init__(self, engine: Engine, model: keras.Model, on_nan: OnNan = "stop") -> None:
         self.on_nan = on_nan
         self.notices = Notices()
+        self.step = 0
         self._engine = engine
         self._model = model
         self._waits = bool(tf.config.get_visible_devices("GPU"))
         self._pending: tuple[Codes, Sequence[Checked], int, Any] | None = None
-        self._step = 0
         self._healthy_until = 0  # the last step after which weights were seen to be finite
         self._next_look = 0.0  # at weights, by time.monotonic
         self._loss: Any = None
@@ -161,7 +162,7 @@ class GradientWatch:
     def begin(self) -> None:
         """Starts counting at the optimizer's step count, when training begins or resumes."""
         self._pending = None
-        self._step = self._healthy_until = int(self._model.optimizer.iterations.numpy())
+        self.step = self._healthy_until = int(self._model.optimizer.iterations.numpy())
         self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
         self._overflows.begin()
 
@@ -185,8 +186,8 @@ class GradientWatch:
             logs: the logs of the call.
         """
         self._loss = logs.get("loss")
-        before, self._pending = self._pending, (codes, checked, self._step, self._loss)
-        self._step += num_steps
+        before, self._pending = self._pending, (codes, checked, self.step, self._loss)
+        self.step += num_steps
         if self._engine.rank == 0:
             self._overflows.note(num_steps)
         if not self._waits and not callable(codes):
@@ -209,7 +210,7 @@ class GradientWatch:
     def _look_at_weights(self) -> None:
         """Raises UserError if a single rank trains, and a weight is no longer finite."""
         weights = self._model.trainable_variables
-        first, last = self._healthy_until + 1, self._step
+        first, last = self._healthy_until + 1, self.step
         if not self.is_wanted or self.sees_gradients or first > last or not weights:
             return
         began = time.monotonic()

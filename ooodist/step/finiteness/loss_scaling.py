@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import keras
@@ -92,6 +93,10 @@ class EarlyVerdict:
 
         return replaced_apply([self._optimizer], apply_each)
 
+    def if_finite(self, action: Callable[[], None]) -> None:
+        """Does this in a traced step that is not left out."""
+        tf.cond(self._finite, action, lambda: None)
+
     def _update(self, groups: Sequence[Sequence[Any]], gradients: Mapping[int, Gradient]) -> None:
         inner = self._optimizer.inner_optimizer
         self._count.assign(inner.iterations)
@@ -103,7 +108,7 @@ class EarlyVerdict:
                 apply(inner, unscaled, weights)
 
         for weights in groups:
-            tf.cond(self._finite, lambda weights=weights: update(weights), lambda: None)
+            self.if_finite(partial(update, weights))
 
     def _note(self, plain: Any) -> None:
         """Counts the step, and adapts the scale, as Keras does."""

@@ -9,14 +9,14 @@ What is looked at is what the optimizer is given, the sum over all ranks. NaN an
 sums, so all ranks find the same without another exchange. But no weight is updated before the last
 gradient is there.
 
-A step that is left out leaves weights, optimizer state, statistics of batch norms and the epoch's
-metrics as they were, bit for bit. Random numbers go on.
+A step that is left out leaves weights, optimizer state, statistics of batch norms, the epoch's
+metrics and what low rank keeps as they were, bit for bit. Random numbers go on.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -56,6 +56,7 @@ class Skipping:
         self._model = model
         self.total = tf.Variable(0, trainable=False, dtype=tf.int64)
         self.in_a_row = tf.Variable(0, trainable=False, dtype=tf.int64)
+        self._if_finite: list[Callable[[], None]] = []
 
     def note(self, finite: tf.Tensor) -> None:
         """Counts a step."""
@@ -63,12 +64,17 @@ class Skipping:
         self.total.assign_add(one)
         self.in_a_row.assign((self.in_a_row + 1) * one)
 
+    def if_finite(self, action: Callable[[], None]) -> None:
+        """Traces this at the end of the step, if that is not left out."""
+        self._if_finite.append(action)
+
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
         """Makes a step that is traced in this block change nothing if its gradients are not finite.
 
         Of several optimizers, each leaves out its own update.
         """
+        self._if_finite = []
         kept = changed_by_forward(self._model)
         before = [tf.identity(variable.value) for variable in kept]
         verdicts: list[tf.Tensor] = []
@@ -87,15 +93,17 @@ class Skipping:
 
         with replaced_apply(optimizers_of(self._model), apply_if_finite):
             yield
-        if not verdicts:  # the step has updated nothing
-            return
-        finite = tf.reduce_all(tf.stack(verdicts))
+        finite = tf.reduce_all(tf.stack([True, *verdicts]))
 
         def restore() -> None:
             for variable, value in zip(kept, before, strict=True):
                 variable.assign(value)
 
-        tf.cond(finite, lambda: None, restore)
+        def change() -> None:
+            for action in self._if_finite:
+                action()
+
+        tf.cond(finite, change, restore)
         self.note(finite)
 
 

@@ -20,11 +20,17 @@ distributed optimization", NeurIPS 2019, algorithms 1 and 2.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
+from ooodist.compat.attributes import replaced
+from ooodist.engines.base import Engine
+from ooodist.errors import UserError
 from ooodist.graph.ops import num_bytes
 from ooodist.graph.units import Gradient
 from ooodist.planner.low_rank import takes
@@ -35,6 +41,7 @@ from ooodist.util.digest import digest
 logger = logging.getLogger("ooodist")
 
 Sent: TypeAlias = tf.Tensor | tf.IndexedSlices
+Keep: TypeAlias = Callable[[], None]
 OWNER = "low_rank"  # of the matrices Q in RankState: the same on all ranks
 
 
@@ -78,16 +85,49 @@ class LowRank:
         feedback: keeps what is lost.
         workers: how many ranks there are.
         rank: r of all gradients for which it is worth it; None: a plan says which travel so.
+        after: how many steps come before, or which share of the training's.
+
+    Attributes:
+        is_on: whether gradients travel so in the steps that are traced now.
     """
 
     def __init__(
-        self, state: RankState, feedback: ErrorFeedback, workers: int, rank: int | None = None
+        self,
+        state: RankState,
+        feedback: ErrorFeedback,
+        workers: int,
+        rank: int | None = None,
+        after: float = 0,
     ) -> None:
         self.rank = rank
+        self.is_on = workers == 1 or not after
         self._state = state
         self._feedback = feedback
         self._workers = workers
+        self._after = after
+        self._lengths: dict[str, tuple[tf.Variable, tf.Variable]] = {}
         self._is_logged = False
+        self._keep: Callable[[Keep], None] = lambda keep: keep()
+
+    def is_due(self, done: int, left: int | None) -> bool:
+        """Whether enough steps have come before.
+
+        Args:
+            done: steps of the training so far.
+            left: steps that are still to come; None if unknown.
+
+        Raises:
+            UserError: a share of the training is enough, but its length is not known.
+        """
+        after = self._after
+        if isinstance(after, float):
+            if left is None:
+                raise UserError(
+                    f"low_rank_after is {after}, a share of the training's steps, but their number "
+                    "is not known; give a number of steps, as 500, or fit data of a known length"
+                )
+            after = round(after * (done + left))
+        return done >= after
 
     def rank_of(self, gradient: Gradient) -> int | None:
         """The rank in which a gradient travels without a plan; None: it travels whole."""
@@ -124,13 +164,47 @@ class LowRank:
         """
         begun, columns, own = halfway
         shape = begun.gradient.shape
-        lost = begun.matrix - tf.matmul(columns, own, transpose_b=True)
-        # What is not finite in M makes its row of P so.
-        is_finite = _is_finite(begun.left) & _is_finite(columns) & _is_finite(own)
-        self._feedback.keep(begun.weight, tf.reshape(lost, shape), is_finite)
-        begun.right.assign(tf.where(_is_finite(right), right, begun.right))
+        lost = tf.reshape(begun.matrix - tf.matmul(columns, own, transpose_b=True), shape)
+        sent = self._length_of(begun.weight, lost)
+
+        def keep() -> None:
+            # What is not finite in M makes its row of P so.
+            is_finite = _is_finite(begun.left) & _is_finite(columns) & _is_finite(own)
+            self._feedback.keep(begun.weight, lost, is_finite)
+            begun.right.assign(tf.where(_is_finite(right), right, begun.right))
+            # As long as P (M' P)', which is orthogonal to what is lost.
+            length = tf.cast(tf.nn.l2_loss(self._feedback.unscaled(own)), sent.dtype)
+            sent.assign(tf.where(is_finite, length, sent))
+
+        self._keep(keep)
         mean = tf.matmul(columns, right, transpose_b=True)
         return tf.cast(tf.reshape(mean, shape), begun.gradient.dtype)
+
+    def keeping(self, if_it_counts: Callable[[Keep], None]) -> AbstractContextManager[None]:
+        """In this block, what keeps the state of a traced step is passed on: it may not count."""
+        return replaced(self, _keep=if_it_counts)
+
+    def error(self, engine: Engine) -> float:
+        """Which share of the gradients of a step, the last one, has been put off: 0 to 1.
+
+        It is ||M - P (M' P)'|| / ||M|| over all gradients in low rank of all ranks, which call it
+        together; 0 if none has been sent since the last call.
+        """
+        halves = np.zeros(2)  # of the squares of both lengths
+        for residual, sent in self._lengths.values():
+            if half := float(sent):
+                halves += float(tf.nn.l2_loss(residual)), half
+                sent.assign(0.0)
+        lost, kept = engine.all_reduce(halves, "sum")
+        return math.sqrt(lost / (lost + kept)) if lost else 0.0
+
+    def _length_of(self, weight: str, lost: tf.Tensor) -> tf.Variable:
+        """Half of the squared length of what is sent of a gradient; with what is lost of it."""
+        if weight not in self._lengths:
+            residual = self._feedback.residual(weight, lost)
+            with tf.init_scope():
+                self._lengths[weight] = residual, tf.Variable(0.0, trainable=False)
+        return self._lengths[weight][1]
 
     def log(self, gradients: Mapping[str, Sent], sent: Iterable[Sent], thin: int) -> None:
         """Logs once how much less travels.

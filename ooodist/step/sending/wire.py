@@ -68,7 +68,7 @@ class ErrorFeedback:
 
     def added(self, weight: str, gradient: tf.Tensor) -> tf.Tensor:
         """The gradient with what the weight's earlier gradients have lost."""
-        residual = tf.convert_to_tensor(self._residual(weight, gradient))
+        residual = tf.convert_to_tensor(self.residual(weight, gradient))
         scale = self._loss_scale()
         return gradient + (residual if scale is None else residual * tf.cast(scale, residual.dtype))
 
@@ -80,10 +80,8 @@ class ErrorFeedback:
             lost: what.
             is_finite: whether all of it is, if that is known: to find out takes long.
         """
-        residual = self._residual(weight, lost)
-        scale = self._loss_scale()
-        if scale is not None:
-            lost = lost / tf.cast(scale, lost.dtype)
+        residual = self.residual(weight, lost)
+        lost = self.unscaled(lost)
         if is_finite is None:
             residual.assign(tf.where(tf.math.is_finite(lost), lost, residual))
             return
@@ -93,11 +91,17 @@ class ErrorFeedback:
 
         tf.cond(is_finite, assign, lambda: None)
 
+    def unscaled(self, tensor: tf.Tensor) -> tf.Tensor:
+        """A gradient, or what was made of it, without the scale of the loss."""
+        scale = self._loss_scale()
+        return tensor if scale is None else tensor / tf.cast(scale, tensor.dtype)
+
     def values(self) -> dict[str, np.ndarray]:
         """The residuals of this rank, by weight; no entry for one that has lost nothing."""
         return self._state.values(RESIDUAL)
 
-    def _residual(self, weight: str, gradient: tf.Tensor) -> tf.Variable:
+    def residual(self, weight: str, gradient: tf.Tensor) -> tf.Variable:
+        """What the weight's gradients so far have lost, of the shape and dtype of this one."""
         return self._state.variable(
             RESIDUAL, weight, lambda: tf.zeros(gradient.shape, gradient.dtype)
         )

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ooodist
+from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.step.rank_state import RESIDUAL, RankState
 from ooodist.step.sending.low_rank import OWNER, LowRank, columns_of
@@ -57,6 +58,20 @@ def test_nothing_is_lost_for_good(number: int, rank: int, n: int, m: int, seed: 
         applied += step(all_ranks, gradients)
         left = residuals(all_ranks).sum(0)
         np.testing.assert_allclose(applied + left, wanted, atol=1e-4)
+
+
+def test_the_error_is_what_is_lost_of_the_last_gradients() -> None:
+    gradients = np.random.default_rng(0).normal(size=(2, 12, 9)).astype(np.float32)
+    all_ranks, lost = ranks(2, 2), np.zeros_like(gradients)
+    for _ in range(2):
+        wanted = gradients / 2 + lost
+        step(all_ranks, gradients)
+        lost = residuals(all_ranks)
+        for rank, of_all, left in zip(all_ranks, wanted, lost, strict=True):
+            expected = np.linalg.norm(left) / np.linalg.norm(of_all)
+            assert 0.1 < expected < 0.99
+            assert rank.error(LocalEngine()) == pytest.approx(expected, rel=1e-5)
+            assert rank.error(LocalEngine()) == 0  # there was no step since
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6)])
@@ -119,6 +134,23 @@ def test_convolutions_and_halves_keep_shape_and_dtype() -> None:
         assert (mean.shape, mean.dtype) == (gradient.shape, dtype)
 
 
+@pytest.mark.parametrize(
+    ("after", "left", "first"), [(0, None, 0), (3, None, 3), (0.25, 8, 2), (0.01, 8, 0), (9, 8, 9)]
+)
+def test_when_low_rank_begins(after: float, left: int | None, first: int) -> None:
+    low_rank = LowRank(RankState(), ErrorFeedback(), 2, 4, after)
+    assert low_rank.is_on == (after == 0)
+    due = [low_rank.is_due(step, left and left - step) for step in range(10)]
+    assert due == [step >= first for step in range(10)]
+    assert LowRank(RankState(), ErrorFeedback(), 1, 4, after).is_on  # nothing travels
+
+
+def test_a_share_of_an_unknown_number_of_steps_is_refused() -> None:
+    low_rank = LowRank(RankState(), ErrorFeedback(), 2, 4, 0.1)
+    with pytest.raises(UserError, match=r"low_rank_after is 0\.1, a share .*a number of steps"):
+        low_rank.is_due(3, None)
+
+
 @pytest.mark.usefixtures("local_engine")
 @pytest.mark.parametrize(
     ("options", "message"),
@@ -128,7 +160,8 @@ def test_convolutions_and_halves_keep_shape_and_dtype() -> None:
         ({"wire": "planned", "order": "planned"}, "low_rank is 4, but wire is planned"),
         ({"low_rank": "auto"}, "low_rank is auto, but the order is inorder: no plan is made"),
         ({"low_rank": "all"}, "low_rank is all; it must be"),
-        ({"on_nan": "skip"}, "low_rank is 4, but on_nan is skip"),
+        ({"low_rank_after": 1.0}, "low_rank_after is 1.0; it must be a whole number"),
+        ({"low_rank_after": 5, "low_rank": None}, "low_rank_after is 5, but low_rank is not given"),
         ({"elastic": {"rho": 0.5}}, "low_rank is 4, but elastic"),
     ],
 )

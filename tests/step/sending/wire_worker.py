@@ -250,6 +250,7 @@ def ranks_end_alike_with_gradients_in_low_rank() -> None:
         residuals = made.ooodist.strategy.rank_state.values("residual")
         assert residuals.keys() == {*KERNELS[:2]}
         assert all(value.any() for value in residuals.values())
+        assert all(0 < error < 1 for error in made.history.history["low_rank_error"])
 
 
 @check
@@ -284,18 +285,90 @@ def a_plan_in_low_rank_is_found() -> None:
 
 
 @check
+def the_first_steps_travel_whole() -> None:
+    """As many as asked for, with a plan for each part of the training, or while plans are tried."""
+
+    class Note(keras.callbacks.Callback):
+        ooodist_reads_no_weights = True
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            strategy = self.model.ooodist.strategy
+            seen.append((strategy.low_rank.is_on, *strategy.limits().ranks))
+
+    thin = {"low_rank": 2, "low_rank_after": 3}
+    at_once = {"steps_per_execution": 1, "planning": PlanningConfig(trial=False)}
+    found = []
+    for options in (
+        thin,
+        {**thin, "low_rank_after": 3 / (2 * STEPS)},
+        {**thin, "order": "planned"},
+        {**thin, "order": "planned", **at_once},
+    ):
+        seen: list[tuple[Any, ...]] = []
+        made = model("adam", **options)
+        found.append(trained(made, callbacks=[Note()]))
+        assert seen == [(False,)] * 3 + [(True, 2)] * (2 * STEPS - 3)
+        assert made.ooodist.strategy.rank_state.values("residual").keys() == {*KERNELS[:2]}
+        assert_same(found[0], found[-1])
+    assert [group.rank for group in made.ooodist.strategy.backward.plan.low_rank] == [2]
+    assert_same(trained(model("adam")), trained(model("adam", low_rank=2, low_rank_after=8)))
+
+
+class Spoiling(ooodist.Feature):
+    """Makes the gradient of a weight infinite, on rank 1 in this step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def gradients(self, names: Any, gradients: Any) -> Any:
+        is_now = tf.equal(self.state("steps", tf.zeros([], tf.int32)).assign_add(1), self.step)
+        more = tf.where(is_now & (engine.rank == 1), np.inf, 0.0)
+        return [g + more if n == KERNELS[0] else g for n, g in zip(names, gradients, strict=True)]
+
+
+@check
+def a_step_that_is_left_out_changes_nothing_in_low_rank() -> None:
+    """Not even what is kept of a weight whose gradient is finite."""
+    numbers = np.random.default_rng(engine.rank)
+    x = numbers.normal(size=(STEPS * BATCH, 24)).astype(np.float32)
+    y = (x.sum(axis=1) > 0).astype(np.int32)
+    others = np.delete(np.arange(len(x)), range(2 * BATCH, 3 * BATCH))
+    scaling = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(0.05), initial_scale=8.0, dynamic_growth_steps=1000
+    )
+    for optimizer, on_nan in (("adam", "skip"), (scaling, "stop")):
+        found = []
+        for step, rows in ((3, np.arange(len(x))), (0, others)):
+            config = keras.optimizers.serialize(keras.optimizers.get(optimizer))
+            own = keras.optimizers.deserialize(config)
+            made = model(own, low_rank=2, on_nan=on_nan, features=[Spoiling(step)])
+            data = tf.data.Dataset.from_tensor_slices((x[rows], y[rows])).batch(BATCH)
+            made.fit(data, shuffle=False, verbose=0)
+            state = made.ooodist.strategy.rank_state
+            lost, right = state.values("residual").values(), state.values("low_rank").values()
+            assert len(lost) == len(right) == 2
+            ways = [each / np.linalg.norm(each) for each in right]  # the scale changes theirs
+            found.append([*made.get_weights(), *lost, *ways])
+        assert_same(*found)
+
+
+@check
 def a_resumed_job_in_low_rank_is_the_uninterrupted_one() -> None:
-    folder = Path(tempfile.gettempdir()) / f"ooodist-low-rank-{os.getppid()}"
+    """Also if it was interrupted, after four steps, before or after low rank has begun."""
     thin = ("exchange.wire=float32", "exchange.low_rank=1", "checkpoint.every_epochs=1")
-    try:
-        whole = job(folder / "whole", "epochs=2", *thin)
-        job(folder / "parts", "epochs=1", *thin)
-        resumed = job(folder / "parts", "epochs=2", *thin, resume=True)
-        assert_same(whole.get_weights(), resumed.get_weights())
-    finally:
-        engine.barrier()
-        if engine.rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
+    for after in (3, 6):
+        folder = Path(tempfile.gettempdir()) / f"ooodist-low-rank-{after}-{os.getppid()}"
+        keys = (*thin, f"exchange.low_rank_after={after}")
+        try:
+            whole = job(folder / "whole", "epochs=2", *keys)
+            job(folder / "parts", "epochs=1", *keys)
+            resumed = job(folder / "parts", "epochs=2", *keys, resume=True)
+            assert_same(whole.get_weights(), resumed.get_weights())
+            assert resumed.ooodist.strategy.low_rank.is_on
+        finally:
+            engine.barrier()
+            if engine.rank == 0:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @check
