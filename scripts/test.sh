@@ -33,11 +33,13 @@ step "engines, and beside them lint, types and documentation" # a build keeps on
 cd "$ROOT"
 "$ROOT/scripts/install_engines.sh" horovod byteps mpi &
 engines=$!
-trap 'kill $engines 2>/dev/null' EXIT
+"$ROOT/scripts/docs.sh" &
+docs=$!
+trap 'kill $engines $docs 2>/dev/null' EXIT
 "$VENV/bin/ruff" check .
 "$VENV/bin/ruff" format --check .
 "$VENV/bin/mypy" ooodist expr/lab tests/public_types.py
-"$ROOT/scripts/docs.sh"
+wait $docs
 wait $engines
 
 # What is tested is the wheel, not the checkout: the tests run in a copy that has no ooodist/.
@@ -71,10 +73,11 @@ result=0
 if [ $# -gt 0 ] && [ "$*" != --thorough ]; then
   run_tests "$@"
 else
-  # Two at a time on two cores: jobs of several processes wait for each other half of the time.
-  run_tests --numprocesses 2 --dist worksteal -m "not alone" "$@"
+  # One more than there are cores: jobs of several processes wait for each other half of the time.
+  run_tests --numprocesses $(($(nproc) + 1)) --dist worksteal -m "not alone" "$@"
   step tests that run alone
-  run_tests -m alone "$@"
+  mapfile -t alone < <(grep -rl --include='test_*.py' 'mark\.alone' tests)
+  run_tests -m alone "${alone[@]}" "$@"
 fi
 step newest TensorFlow and Keras # only warns
 "$ROOT/scripts/newest.sh"

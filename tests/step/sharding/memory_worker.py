@@ -19,7 +19,7 @@ import keras  # noqa: E402
 
 from ooodist.util.process_memory import resident_bytes  # noqa: E402
 
-WIDTH = 4000  # of two kernels of 64 MB
+WIDTH = 3000  # of two kernels of 36 MB
 
 
 class Look(keras.callbacks.Callback):
@@ -38,7 +38,7 @@ def main() -> None:
     made.compile(keras.optimizers.Adam(amsgrad=True, use_ema=True), "mse", jit_compile=False)
     ooodist.distribute(made, shard_optimizer=sys.argv[1] == "part")
     ones, look = np.ones((2 * engine.size, WIDTH), np.float32), Look()
-    made.fit(ones, ones, batch_size=2, epochs=6, verbose=0, callbacks=[look])
+    made.fit(ones, ones, batch_size=2, epochs=4, verbose=0, callbacks=[look])
     print(f"resident {look.resident}", flush=True)
     ooodist.shutdown()
 

@@ -6,6 +6,7 @@ Usage: resuming_worker.py FOLDER save|resume
 from __future__ import annotations
 
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -65,16 +66,24 @@ def save(folder: Path) -> None:
         assert parts == ["manifest.json", *(f"part-{rank}.npz" for rank in range(engine.size))]
 
 
+# Of what was saved, by whom it is resumed; four more are tried with as many workers as saved it.
+PAIRS = {
+    folders.file_name(1, 2): [("whole", True), ("part", False)],
+    folders.file_name(2, 0): [("part", True), ("whole", False)],
+}
+
+
 def resume(folder: Path) -> None:
     """Goes on from both kinds, from the end of an epoch and from its middle, with both kinds."""
-    for place in (folders.file_name(1, 2), folders.file_name(2, 0)):
+    for place, pairs in PAIRS.items():
+        all_pairs = list(product(("whole", "part"), (True, False)))
         found = []
-        for source in ("whole", "part"):
+        for source, shards in all_pairs if engine.size == 2 else pairs:
             file = folder / source / (place if source == "whole" else Path(place).stem)
-            for shard in ("true", "false"):
-                output = folder / f"{engine.size}-{source}-{shard}-{place}"
-                go_on = (f"checkpoint.resume={file}", "checkpoint.new_world_size=true")
-                found.append(trained(output, *go_on, "epochs=3", f"shard_optimizer={shard}"))
+            output = folder / f"{engine.size}-{source}-{shards}-{place}"
+            go_on = (f"checkpoint.resume={file}", "checkpoint.new_world_size=true")
+            shard = f"shard_optimizer={str(shards).lower()}"
+            found.append(trained(output, *go_on, "epochs=3", shard))
         for other in found[1:]:
             assert_same(found[0], other)
 
