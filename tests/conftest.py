@@ -44,6 +44,14 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(fork_server.GARBAGE)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _old_objects_stay() -> Iterator[None]:
+    """Keras' train functions are never freed, and each clear_session() would look at all of them."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", params=["this", "3.13"])
 def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """This Python, then a 3.13 that has ooodist from a wheel, if there is one with TensorFlow."""
