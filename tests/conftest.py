@@ -46,7 +46,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _old_objects_stay() -> Iterator[None]:
-    """Keras' train functions are never freed, and each clear_session() would look at all of them."""
+    """Keras frees no train function, and each clear_session() would look at all of them."""
     yield
     gc.collect()
     gc.freeze()
