@@ -32,8 +32,8 @@ from ooodist.compat.keras_deferred import (
     set_value,
     train_those_with_values,
 )
+from ooodist.engines.arrays import messages_of
 from ooodist.engines.base import Engine
-from ooodist.engines.mpi_messages import messages_of, wait
 from ooodist.errors import UserError
 from ooodist.pipeline.ownership import Holders, holders_of_variables, those_that_update
 from ooodist.pipeline.ranks import Ranks
@@ -365,22 +365,19 @@ def deliver(
 
     if own in receivers:
         value = np.empty(tuple(variable.shape), tf.as_dtype(variable.dtype).as_numpy_dtype)
-        for part in messages_of(value):
-            wait(world.Irecv(part, source_for(own)))
+        world.receive(messages_of(value), source_for(own)).wait()
         set_value(variable, value)
     elif own in nearest.values():
         asking = [receiver for receiver in sorted(receivers) if source_for(receiver) == own]
         value = np.array(variable.numpy() if asking else 0)
         for receiver in asking:
-            for part in messages_of(value):
-                wait(world.Isend(part, receiver))
+            world.send(messages_of(value), receiver).wait()
 
 
 def _broadcast(variable: Any, ranks: Ranks, root: int) -> None:
     """Gives all replicas the value of one of them; those at the same position call it."""
     value = np.array(variable.numpy())
-    for part in messages_of(value):
-        wait(ranks.peers.Ibcast(part, root=root))
+    ranks.peers.begin_broadcast(value, root).wait()
     if ranks.replica != root:
         variable.assign(value)
 

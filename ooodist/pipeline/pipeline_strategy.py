@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
-from mpi4py import MPI
 
 from ooodist.checkpoint.parallel_write import spread
 from ooodist.compat.keras_deferred import standing_in
@@ -44,6 +43,9 @@ from ooodist.step.optimizer import without_scaling
 from ooodist.trainer.strategy import Strategy
 from ooodist.trainer.writers import refuse_swapping
 from ooodist.util.patience import LEAST_SECONDS, Patience
+
+if TYPE_CHECKING:
+    from ooodist.engines.communicator import Communicator
 
 SCHEDULE_NAME = "schedule.csv"
 
@@ -90,18 +92,19 @@ class Pipeline(Strategy):
 
     def __init__(self, model: keras.Model, engine: Engine, training: Training) -> None:
         assert training.parallel is not None
+        assert engine.world is not None
         self.parallel = parallel = training.parallel
         check_model(model, parallel.data)
         super().__init__(model, engine, training)
         self.ranks = make_ranks(engine.world, parallel.pipeline, parallel.data)
-        self._record_world = self.ranks.world.Dup()  # one for all plans, as none is ever freed
+        self._record_world = self.ranks.world.duplicate()  # for all plans: none is ever freed
         self.holding = Holding(model, engine, self.ranks)
         self.assembly: Assembly | None = None
         self.ran: list[MeasuredRun] = []
         self._patience = Patience(training.timeout, expected=LEAST_SECONDS)  # they are traced
         self._swaps_schedules = training.elastic is None
         self._live: LiveSchedule | None = None
-        self._unused: list[MPI.Comm] = []  # communicators of stages that were replaced
+        self._unused: list[Communicator] = []  # communicators of stages that were replaced
         self._planned_for: tuple[Any, ...] = ()
         self._is_for_training = False  # whether the stages were made for the training's batches
         self._evaluation: Evaluation | None = None
@@ -141,7 +144,7 @@ class Pipeline(Strategy):
         check_model(model, self.parallel.data)
         self.close()
         for communicator in self._unused:  # not in close, which a rank may call on its own
-            communicator.Free()
+            communicator.free()
         self._unused.clear()
         self.broadcast(batch)
         planning = self.training.planning

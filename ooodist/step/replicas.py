@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from ooodist.compat.keras_model import set_path
+from ooodist.engines.arrays import ArrayExchange
 from ooodist.engines.base import Engine
 from ooodist.step import metric_states
 from ooodist.step.optimizer import optimizers_of
@@ -44,9 +45,9 @@ def alike_on_all(model: keras.Model, *, with_optimizer: bool = True) -> list[Any
     return list({id(v): v for v in found if not is_random_state(v)}.values())
 
 
-def that_differ(engine: Engine, variables: Sequence[Any]) -> list[Any]:
+def that_differ(ranks: ArrayExchange, variables: Sequence[Any]) -> list[Any]:
     """Those of these variables that are not the same on all ranks."""
-    checksums = engine.gather(np.array([checksum(v) for v in variables], np.uint32))
+    checksums = ranks.gather(np.array([checksum(v) for v in variables], np.uint32))
     differs = (checksums != checksums[0]).any(axis=0)
     return [v for v, d in zip(variables, differs, strict=True) if d]
 
@@ -103,10 +104,15 @@ def average_statistics(engine: Engine, model: keras.Model) -> None:
     non-trainable float weights that differ between ranks: what training does not change (frozen
     weights, of which there may be very many) is neither sent nor copied.
     """
-    if engine.size == 1:
-        return
     fixed = [v for v in model.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
-    reduce_together(that_differ(engine, fixed), lambda flat: engine.all_reduce(flat, "mean"))
+    average(engine, fixed)
+
+
+def average(ranks: ArrayExchange, variables: Sequence[Any]) -> None:
+    """Sets variables to their means over the ranks; those that are the same on all stay."""
+    if ranks.size > 1:
+        different = that_differ(ranks, variables)
+        reduce_together(different, lambda flat: ranks.all_reduce(flat, "mean"))
 
 
 def check_replicas(engine: Engine, model: keras.Model) -> None:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
 from ooodist.engines.devices import wait_for_gpu
 from ooodist.graph.ops import num_bytes
-from ooodist.pipeline.runtime.transport import takes_gpu_memory
 from ooodist.planner.pipeline.actions import FORWARD
+
+if TYPE_CHECKING:
+    from ooodist.engines.communicator import Communicator
 
 logger = logging.getLogger("ooodist")
 
@@ -116,11 +118,11 @@ def aligned_zeros(num_bytes: int) -> np.ndarray:
     return room[begin : begin + num_bytes]
 
 
-def is_direct() -> bool:
+def is_direct(communicator: Communicator) -> bool:
     """Whether messages go from GPU to GPU, without passing through the host."""
     if not tf.config.get_visible_devices("GPU"):
         return False
-    direct = takes_gpu_memory()
+    direct = communicator.takes_gpu_memory()
     way = "are sent from GPU to GPU" if direct else "go through the host: MPI is not CUDA-aware"
     logger.info("messages between stages %s", way)
     return direct

@@ -20,7 +20,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
-from mpi4py import MPI
 
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.buckets import Bucket, by_layer
@@ -49,7 +48,7 @@ class Gradients:
         variables: those of them that are trained, in the order of the model, by name.
         updated: those of ``variables`` that this rank updates, by name.
         buckets: ``variables``, as they are summed.
-        communicators: those that this object has made and this rank is in.
+        communicators: those that this object has made.
     """
 
     def __init__(
@@ -79,9 +78,9 @@ class Gradients:
         self._users = users  # this rank's stages that have the weight
         # In the same order on all ranks, as MPI requires.
         groups = sorted(set(self.owners.values()))
-        communicators = {group: ranks.those_at(group) for group in groups}
-        self._those = {name: communicators[self.owners[name]] for name in own}
-        self.communicators = [each for each in communicators.values() if each != MPI.COMM_NULL]
+        those = {group: ranks.those_at(group) for group in groups}
+        self._those = {name: those[self.owners[name]] for name in own}
+        self.communicators = list(those.values())
         self._left: dict[str, int] = {}
         self._sums: dict[int, Message] = {}  # by index of the bucket
         self._zero = tf.zeros([])

@@ -11,18 +11,20 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras.optimizers import LossScaleOptimizer, Optimizer
-from mpi4py import MPI
 
 from ooodist.compat.attributes import replaced
-from ooodist.engines.mpi_messages import wait
 from ooodist.errors import UserError
 from ooodist.step.finiteness.finite import GradientSums
 from ooodist.step.update_order import one_after_the_other
+
+if TYPE_CHECKING:
+    from ooodist.engines.communicator import Communicator
 
 
 class Update:
@@ -54,7 +56,7 @@ class Update:
         optimizer: Optimizer,
         weights: Mapping[str, keras.Variable],
         counted: Sequence[bool],
-        others: MPI.Comm,
+        others: Communicator,
         updating: Callable[[], AbstractContextManager[None]] | None = None,
         share: Callable[[], None] | None = None,
         *,
@@ -106,9 +108,7 @@ class Update:
     def _of_all(self, gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         """The factor that clips the global norm, and whether the gradients are finite."""
         mine = np.array([float(value) for value in self._look(list(gradients))])
-        everybody = np.empty_like(mine)
-        wait(self._others.Iallreduce(mine, everybody, op=MPI.SUM))
-        squares, not_finite = everybody
+        squares, not_finite = self._others.all_reduce(mine, "sum")
         factor = 1.0
         limit = self._inner.global_clipnorm
         if limit and not not_finite:
