@@ -364,6 +364,8 @@ def assemble(
         holding.hold(stages, rank_of, updated_by)
     transport = Transport(ranks.pipeline.duplicate(), patience)
     gradients = Gradients(stages, rank_of, ranks, transport, updated_by)
+    if holding is not None and updated_by:
+        holding.share = NewWeights(gradients.own, updated_by, ranks, transport)
     own = [stage for stage in stages if rank_of[stage.number] == ranks.position]
     reads = {stage.number: inputs_read_by(stage, model) for stage in own}
     accumulators = gradients.accumulators

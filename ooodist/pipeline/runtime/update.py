@@ -122,6 +122,7 @@ class Update:
             if counts:
                 with tf.control_dependencies(squares[-1:]):  # one copy in float64 at a time
                     squares.append(tf.reduce_sum(tf.square(tf.cast(gradient, tf.float64))))
+        # Each element, as Keras: with a large scale, a sum may overflow where no element does.
         strange = [tf.reduce_any(~tf.math.is_finite(g)) for g in gradients]
         total = tf.add_n(squares) if squares else tf.zeros([], tf.float64)
         any_strange = tf.reduce_any(tf.stack(strange)) if strange else tf.constant(value=False)
