@@ -50,7 +50,7 @@ class Gradients:
         variables: those of them that are trained, in the order of the model, by name.
         updated: those of ``variables`` that this rank updates, by name.
         buckets: ``variables``, as they are summed.
-        communicators: those that this object has made.
+        communicators: those that this object has made, for weights at several positions.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class Gradients:
         self.variables = own
         self._users = users  # this rank's stages that have the weight
         # In the same order on all ranks, as MPI requires.
-        groups = sorted(set(self.owners.values()))
+        groups = sorted({group for group in self.owners.values() if len(group) > 1})
         those = {group: ranks.those_at(group) for group in groups}
-        self._those = {name: those[self.owners[name]] for name in own}
+        self._those = {name: those.get(self.owners[name], ranks.peers) for name in own}
         self.communicators = list(those.values())
         self._left: dict[str, int] = {}
         self._sums: dict[Bucket, Message] = {}

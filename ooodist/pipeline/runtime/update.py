@@ -21,6 +21,7 @@ from keras.optimizers import LossScaleOptimizer, Optimizer
 from ooodist.compat.attributes import replaced
 from ooodist.errors import UserError
 from ooodist.step.finiteness.finite import GradientSums
+from ooodist.step.optimizer import without_scaling
 from ooodist.step.update_order import one_after_the_other
 
 if TYPE_CHECKING:
@@ -63,9 +64,7 @@ class Update:
         skips: bool = False,
     ) -> None:
         self._optimizer = optimizer
-        self._inner = optimizer
-        if isinstance(optimizer, LossScaleOptimizer):
-            self._inner = optimizer.inner_optimizer
+        self._inner = without_scaling(optimizer)
         if self._inner.gradient_accumulation_steps:
             raise UserError(
                 "optimizer.gradient_accumulation_steps is "
