@@ -29,6 +29,7 @@ class Transfer:
 
     Args:
         requests: MPI's.
+        memory: the arrays, which it keeps; mpi4py does not keep those of collective requests.
         finish: called when all of them are complete; None: nothing is left to do.
 
     Attributes:
@@ -36,9 +37,10 @@ class Transfer:
     """
 
     def __init__(
-        self, requests: list[MPI.Request], finish: Callable[[], None] | None = None
+        self, requests: list[MPI.Request], memory: Any, finish: Callable[[], None] | None = None
     ) -> None:
         self.requests = requests
+        self._memory = memory
         self._finish = finish
 
     def is_complete(self) -> bool:
@@ -76,7 +78,7 @@ class Transfer:
         self._end()
 
     def _end(self) -> None:
-        finish, self._finish = self._finish, None
+        finish, self._finish, self._memory = self._finish, None, None
         if finish is not None:
             finish()
 
@@ -161,15 +163,15 @@ class Communicator(ArrayExchange):
 
         With the same two ranks and tag, messages keep their order.
         """
-        return Transfer([self.comm.Isend([array, MPI.BYTE], peer, tag) for array in arrays])
+        return Transfer([self.comm.Isend([array, MPI.BYTE], peer, tag) for array in arrays], arrays)
 
     def receive(self, arrays: Sequence[Any], peer: int, tag: int = 0) -> Transfer:
         """Begins to receive what a rank sends into arrays, or other memory that MPI takes."""
-        return Transfer([self.comm.Irecv([array, MPI.BYTE], peer, tag) for array in arrays])
+        return Transfer([self.comm.Irecv([array, MPI.BYTE], peer, tag) for array in arrays], arrays)
 
     def begin_broadcast(self, array: np.ndarray, root: int) -> Transfer:
         """Begins to send a contiguous array of one rank to all others, into theirs."""
-        return Transfer([self.comm.Ibcast(part, root=root) for part in messages_of(array)])
+        return Transfer([self.comm.Ibcast(part, root=root) for part in messages_of(array)], array)
 
     def begin_sum(self, array: np.ndarray, root: int | None = None) -> Transfer:
         """Begins to sum a contiguous array over the ranks, in place.
@@ -178,32 +180,38 @@ class Communicator(ArrayExchange):
             array: this rank's.
             root: the only rank that gets the sum; None: all do. MPI may add in another order then.
         """
+        if self.size == 2:
+            return self._begin_sum_of_two(array, root)
         if root is None:
-            if self.size == 2:
-                return self._begin_sum_of_two(array)
-            return Transfer([self.comm.Iallreduce(MPI.IN_PLACE, array, op=MPI.SUM)])
+            return Transfer([self.comm.Iallreduce(MPI.IN_PLACE, array, op=MPI.SUM)], array)
         if root == self.rank:
-            return Transfer([self.comm.Ireduce(MPI.IN_PLACE, array, op=MPI.SUM, root=root)])
-        return Transfer([self.comm.Ireduce(array, None, op=MPI.SUM, root=root)])
+            return Transfer([self.comm.Ireduce(MPI.IN_PLACE, array, op=MPI.SUM, root=root)], array)
+        return Transfer([self.comm.Ireduce(array, None, op=MPI.SUM, root=root)], array)
 
-    def _begin_sum_of_two(self, array: np.ndarray) -> Transfer:
-        """Both send theirs and add. Open MPI would let one send, and then the other send the sum:
-        the same bytes, but only one way at a time, which takes twice as long."""
-        peer, other = 1 - self.rank, np.empty_like(array)
+    def _begin_sum_of_two(self, array: np.ndarray, root: int | None) -> Transfer:
+        """As :meth:`begin_sum`: a rank that gets the sum is sent the other's array, and adds.
+
+        The bytes are those of MPI's own sums, which take longer. Where both get it, Open MPI sends
+        one way at a time. Its Ireduce needs many more polls: a step took four times as long.
+        """
+        peer = 1 - self.rank
+        if root == peer:
+            return self.send(messages_of(array), peer, SUM_TAG)
+        other = np.empty_like(array)
         received = self.receive(messages_of(other), peer, SUM_TAG)
-        sent = self.send(messages_of(array), peer, SUM_TAG)
+        sent = self.send(messages_of(array) if root is None else (), peer, SUM_TAG)
 
         def add() -> None:
             np.add(array, other, out=array)
 
-        return Transfer([*received.requests, *sent.requests], add)
+        return Transfer([*received.requests, *sent.requests], (array, other), add)
 
     def summed(self, array: np.ndarray) -> np.ndarray:
         """The sum over the ranks of a 1-D array, whose length is the same on all."""
         result = np.empty_like(array)
         for start in range(0, array.size, PIECE):
-            piece = slice(start, start + PIECE)
-            Transfer([self.comm.Iallreduce(array[piece], result[piece], op=MPI.SUM)]).wait()
+            pieces = array[start : start + PIECE], result[start : start + PIECE]
+            Transfer([self.comm.Iallreduce(*pieces, op=MPI.SUM)], pieces).wait()
         return result
 
     _sum_array = summed
