@@ -354,7 +354,7 @@ def assemble(
             check_losses(stages)
             inputs, _ = splitter.specs()
             sent = sent_specs(model, stages, inputs)
-    direct = is_direct(ranks.world)
+    direct = is_direct(ranks)
     boundaries = [TensorBoundary(specs, direct=direct) for specs in sent[:-1]]
     rank_of = plan.schedule.rank_of
     updated_by: dict[str, int] = {}

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from ooodist.engines.devices import wait_for_gpu
 from ooodist.graph.ops import num_bytes
+from ooodist.pipeline.ranks import Ranks
 from ooodist.planner.pipeline.actions import FORWARD
-
-if TYPE_CHECKING:
-    from ooodist.engines.communicator import Communicator
 
 logger = logging.getLogger("ooodist")
 
@@ -118,11 +116,11 @@ def aligned_zeros(num_bytes: int) -> np.ndarray:
     return room[begin : begin + num_bytes]
 
 
-def is_direct(communicator: Communicator) -> bool:
+def is_direct(ranks: Ranks) -> bool:
     """Whether messages go from GPU to GPU, without passing through the host."""
     if not tf.config.get_visible_devices("GPU"):
         return False
-    direct = communicator.takes_gpu_memory()
+    direct = ranks.world.takes_gpu_memory()
     way = "are sent from GPU to GPU" if direct else "go through the host: MPI is not CUDA-aware"
     logger.info("messages between stages %s", way)
     return direct

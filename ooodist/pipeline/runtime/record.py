@@ -96,10 +96,8 @@ class Record:
         total = loss
         for position in range(self._ranks.positions):
             if position != self._last:
-                part = np.empty(1)
-                received = self._world.receive([part], self._rank_of(position), _LOSS)
-                received.wait(f"the loss of position {position}", self._patience)
-                total += float(part[0])
+                source, what = self._rank_of(position), f"the loss of position {position}"
+                total += float(self._received(1, source, _LOSS, what)[0])
         found = self._update(tf.constant(total, tf.float32), self._batch_size)
         self._own = np.array([float(found[name]) for name in self._names])
         others = (rank for rank in range(self._world.size) if rank != self._world.rank)
@@ -115,9 +113,7 @@ class Record:
         for replica in range(self._ranks.replicas):  # in the same order on all ranks
             values, source = self._own, self._rank_of(self._last, replica)
             if source != self._world.rank:
-                values = np.empty(len(self._names))
-                received = self._world.receive([values], source, _METRICS)
-                received.wait("the metrics", self._patience)
+                values = self._received(len(self._names), source, _METRICS, "the metrics")
             total += values
         return dict(zip(self._names, total / self._ranks.replicas, strict=True))
 
@@ -142,6 +138,11 @@ class Record:
             return codes
 
         return arrived
+
+    def _received(self, count: int, source: int, tag: int, what: str) -> np.ndarray:
+        values = np.empty(count)
+        self._world.receive([values], source, tag).wait(what, self._patience)
+        return values
 
     def _rank_of(self, position: int, replica: int | None = None) -> int:
         """The rank at a position of a pipeline; None: of this rank's."""

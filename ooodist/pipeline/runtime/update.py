@@ -11,7 +11,6 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -19,13 +18,11 @@ import tensorflow as tf
 from keras.optimizers import LossScaleOptimizer, Optimizer
 
 from ooodist.compat.attributes import replaced
+from ooodist.engines.arrays import ArrayExchange
 from ooodist.errors import UserError
 from ooodist.step.finiteness.finite import GradientSums
 from ooodist.step.optimizer import without_scaling
 from ooodist.step.update_order import one_after_the_other
-
-if TYPE_CHECKING:
-    from ooodist.engines.communicator import Communicator
 
 
 class Update:
@@ -36,7 +33,7 @@ class Update:
         weights: the weights that this rank updates, by name.
         counted: for each, whether this rank counts it in the norm; a weight that several ranks
             update is counted on one of them.
-        others: communicator of the ranks that update the other weights.
+        others: the ranks that update the other weights, and this one.
         updating: context entered around the update while it is traced; None for none.
         share: called at the end: gives new values to ranks that have them from this one, or this
             one from them; None where each rank updates all of its weights.
@@ -57,7 +54,7 @@ class Update:
         optimizer: Optimizer,
         weights: Mapping[str, keras.Variable],
         counted: Sequence[bool],
-        others: Communicator,
+        others: ArrayExchange,
         updating: Callable[[], AbstractContextManager[None]] | None = None,
         share: Callable[[], None] | None = None,
         *,
