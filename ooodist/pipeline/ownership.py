@@ -21,7 +21,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 from ooodist.compat.keras_model import frozen_weights
 from ooodist.errors import UserError
@@ -29,7 +28,7 @@ from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import Stage
 from ooodist.step.backward import names_by_id
 from ooodist.step.optimizer import optimizer_state_of
-from ooodist.step.replicas import average, checksum
+from ooodist.step.replicas import average, check_copies
 
 Holders = list[tuple[Any, tuple[int, ...]]]  # variables, each with the ranks that have it
 
@@ -122,7 +121,7 @@ def average_statistics(weights: Holders, ranks: Ranks) -> None:
     average(ranks.peers, own)
 
 
-def check_copies(weights: Holders, ranks: Ranks) -> None:
+def check_weights(weights: Holders, ranks: Ranks) -> None:
     """Checks that each trained weight is bit-identical on all ranks that have it.
 
     So must be a frozen one at several positions: a layer may change it in its forward pass.
@@ -139,15 +138,7 @@ def check_copies(weights: Holders, ranks: Ranks) -> None:
         for v, holders in weights
         if v.trainable or (_is_statistic(v) and is_at_several(holders))
     ]
-    own = [checksum(v) if ranks.world.rank in holders else -1 for v, holders in trained]
-    of_all = ranks.world.gather(np.array(own, np.int64))
-    for (variable, holders), sums in zip(trained, of_all.T, strict=True):
-        if len({*sums} - {-1}) > 1:
-            raise UserError(
-                f"weight {variable.path} is not the same on all ranks that have it "
-                f"({', '.join(map(str, holders))}): something changes it on one of them alone, "
-                "such as a callback; let it run on all ranks"
-            )
+    check_copies(ranks.world, trained)
 
 
 def _is_statistic(variable: keras.Variable) -> bool:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -26,7 +26,7 @@ from ooodist.pipeline.evaluation.evaluation import Evaluation
 from ooodist.pipeline.holding import Holding
 from ooodist.pipeline.layers.out_of_memory import explaining_lack_of_memory
 from ooodist.pipeline.live_schedule import LiveSchedule
-from ooodist.pipeline.ownership import average_statistics, check_copies
+from ooodist.pipeline.ownership import average_statistics, check_weights
 from ooodist.pipeline.planning import write_schedule
 from ooodist.pipeline.ranks import make_ranks
 from ooodist.pipeline.runtime.record import Record
@@ -43,9 +43,6 @@ from ooodist.step.optimizer import without_scaling
 from ooodist.trainer.strategy import Strategy
 from ooodist.trainer.writers import refuse_swapping
 from ooodist.util.patience import LEAST_SECONDS, Patience
-
-if TYPE_CHECKING:
-    from ooodist.engines.communicator import Communicator
 
 SCHEDULE_NAME = "schedule.csv"
 
@@ -104,7 +101,7 @@ class Pipeline(Strategy):
         self._patience = Patience(training.timeout, expected=LEAST_SECONDS)  # they are traced
         self._swaps_schedules = training.elastic is None
         self._live: LiveSchedule | None = None
-        self._unused: list[Communicator] = []  # communicators of stages that were replaced
+        self._free_unused: list[Callable[[], None]] = []  # communicators of replaced stages
         self._planned_for: tuple[Any, ...] = ()
         self._is_for_training = False  # whether the stages were made for the training's batches
         self._evaluation: Evaluation | None = None
@@ -143,9 +140,9 @@ class Pipeline(Strategy):
         model = self.model
         check_model(model, self.parallel.data)
         self.close()
-        for communicator in self._unused:  # not in close, which a rank may call on its own
-            communicator.free()
-        self._unused.clear()
+        for free in self._free_unused:  # not in close, which a rank may call on its own
+            free()
+        self._free_unused.clear()
         self.broadcast(batch)
         planning = self.training.planning
         is_live = self.parallel.schedule == AUTO and planning.trial and self._swaps_schedules
@@ -209,8 +206,8 @@ class Pipeline(Strategy):
             self._live, self.is_trying = None, False
         if self.assembly is not None:
             self.assembly.transport.close()
-            self._unused.append(self.assembly.transport.communicator)
-            self._unused += self.assembly.gradients.communicators
+            unused = (self.assembly.transport.communicator, *self.assembly.gradients.communicators)
+            self._free_unused += [communicator.free for communicator in unused]
             self.assembly = self._evaluation = None
 
     # Training
@@ -305,7 +302,7 @@ class Pipeline(Strategy):
 
     def check_replicas(self) -> None:
         """Checks all copies of each weight, in other pipelines and in other stages."""
-        check_copies(self.holding.weights, self.ranks)
+        check_weights(self.holding.weights, self.ranks)
 
     def follow_rank_0(self, *, with_optimizer: bool = False) -> bool:
         """Refuses weights that some ranks alone have set: rank 0 has those of its stages only."""

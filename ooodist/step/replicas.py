@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ import numpy as np
 from ooodist.compat.keras_model import set_path
 from ooodist.engines.arrays import ArrayExchange
 from ooodist.engines.base import Engine
+from ooodist.errors import UserError
 from ooodist.step import metric_states
 from ooodist.step.optimizer import optimizers_of
 
@@ -116,23 +117,38 @@ def average(ranks: ArrayExchange, variables: Sequence[Any]) -> None:
 
 
 def check_replicas(engine: Engine, model: keras.Model) -> None:
-    """Checks that the trainable weights are bit-identical on all ranks.
+    """Checks that all ranks have the same trainable weights; see :func:`check_copies`."""
+    everywhere = range(engine.size)
+    check_copies(engine, [(variable, everywhere) for variable in model.trainable_variables])
+
+
+def check_copies(ranks: ArrayExchange, weights: Sequence[tuple[Any, Collection[int]]]) -> None:
+    """Checks that weights are bit-identical on the ranks that have them.
+
+    Args:
+        ranks: all of them; all call it.
+        weights: variables, each with the numbers of the ranks that have it.
 
     Raises:
-        UserError: they are not; the message names the ranks that differ.
+        UserError: one is not; on all ranks.
     """
-    if engine.size == 1:
+    if ranks.size == 1:
         return
-    total = 0
-    for variable in model.trainable_variables:
-        total = checksum(variable, total)
-    engine.check_equal("the checksum of the trained weights", str(total))
+    own = [checksum(v) if ranks.rank in holders else -1 for v, holders in weights]
+    of_all = ranks.gather(np.array(own, np.int64))
+    for (variable, holders), sums in zip(weights, of_all.T, strict=True):
+        if len({*sums} - {-1}) > 1:
+            raise UserError(
+                f"weight {variable.path} is not the same on all ranks that have it "
+                f"({', '.join(map(str, holders))}): something changes it on one of them alone, "
+                "such as a callback; let it run on all ranks"
+            )
 
 
-def checksum(variable: Any, before: int = 0) -> int:
-    """The CRC-32 of a variable's bytes, continuing from the checksum ``before``."""
+def checksum(variable: Any) -> int:
+    """The CRC-32 of a variable's bytes."""
     content = np.ascontiguousarray(_numpy(variable)).reshape(-1)
-    return zlib.crc32(content.view(np.uint8).data, before)
+    return zlib.crc32(content.view(np.uint8).data)
 
 
 def global_metrics(
