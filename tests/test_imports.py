@@ -152,3 +152,14 @@ def test_folders_hold_one_thing() -> None:
     for folder in {file.parent for file in FILES.values()}:
         modules = [file for file in folder.glob("*.py") if file.name != "__init__.py"]
         assert len(modules) <= MOST_MODULES, folder
+
+
+def test_one_module_imports_mpi() -> None:
+    """All else exchanges by its communicators. The other one checks what was installed."""
+    importing = {
+        module
+        for module, tree in TREES.items()
+        for node in _imports(tree, for_types=True)
+        if "mpi4py" in ast.unparse(node)
+    }
+    assert importing == {"ooodist.engines.communicator", "ooodist.install_engines.check_exchange"}

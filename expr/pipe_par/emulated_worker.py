@@ -12,16 +12,15 @@ import json
 import sys
 from pathlib import Path
 
-from mpi4py import MPI
-
 from ooodist.emulation.emulate import emulate
+from ooodist.engines.communicator import Communicator
 from ooodist.planner.pipeline.actions import from_csv
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.util import strict_yaml, yaml_dataclass
 
 
 def main(folder: Path, repeats: int) -> None:
-    world = MPI.COMM_WORLD
+    world = Communicator.of_all()
     rows = []
     for file in sorted(folder.glob("*.csv")):
         schedule = from_csv(file.read_text(encoding="utf-8"), file.stem)

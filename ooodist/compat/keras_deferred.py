@@ -117,6 +117,7 @@ def train_those_with_values(
     optimizer: keras.optimizers.Optimizer,
     weights: Sequence[keras.Variable],
     others: Collection[int] = (),
+    share: Callable[[], None] = lambda: None,
 ) -> None:
     """Makes a built optimizer train those of its weights that have values now, and no others.
 
@@ -128,10 +129,11 @@ def train_those_with_values(
         optimizer: built for these weights, with :func:`build_without_values` or otherwise.
         weights: in the same order.
         others: ids of weights that another rank trains, although they have values here.
+        share: called when weights have become their averages, at the end of fit.
     """
     inner = getattr(optimizer, "inner_optimizer", None)  # of LossScaleOptimizer
     if inner is not None:
-        train_those_with_values(inner, weights, others)
+        train_those_with_values(inner, weights, others, share)
     places = {
         place: weight
         for place, weight in enumerate(weights)
@@ -147,9 +149,12 @@ def train_those_with_values(
         averages = optimizer._model_variables_moving_average
         of_all = attributes.setdefault("_averages_of_all_weights", averages)
         attributes["_model_variables_moving_average"] = [of_all[place] for place in places]
-        # Called by fit at its end, with all weights of the model.
-        finalize = type(optimizer).finalize_variable_values
-        optimizer.finalize_variable_values = lambda _: finalize(optimizer, own)
+
+        def finalize(_: Any) -> None:  # fit gives it all weights of the model
+            type(optimizer).finalize_variable_values(optimizer, own)
+            share()
+
+        optimizer.finalize_variable_values = finalize
 
 
 def has_value(variable: Any) -> bool:

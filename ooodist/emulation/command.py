@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ooodist.config import job as job_file
 from ooodist.emulation.emulate import Emulation, emulate, stretched
 from ooodist.errors import UserError
@@ -28,7 +26,7 @@ from ooodist.util.program import CRASH_CODE, INTERRUPTED_CODE, USER_ERROR_CODE, 
 from ooodist.util.quantity import counted
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
+    from ooodist.engines.communicator import Communicator
 
 logger = logging.getLogger("ooodist")
 
@@ -67,11 +65,11 @@ def run(config: Path | None, overrides: Sequence[str], costs: Path) -> int:
         the exit code, unless the process was aborted because others may not arrive.
     """
     try:
-        from mpi4py import MPI
+        from ooodist.engines.communicator import Communicator
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI
         print_error(f"--emulate needs MPI ({error}); run ooodist-engines mpi")
         return USER_ERROR_CODE
-    world = MPI.COMM_WORLD
+    world = Communicator.of_all()
     logger.setLevel(logging.WARNING if world.rank else logging.INFO)
     try:
         plan = _plan(world.size, config, overrides, costs) if world.rank == 0 else None
@@ -86,7 +84,7 @@ def run(config: Path | None, overrides: Sequence[str], costs: Path) -> int:
         return _end(world, "interrupted", INTERRUPTED_CODE)
     except Exception:
         traceback.print_exc()
-        world.Abort(CRASH_CODE)
+        world.abort(CRASH_CODE)
     return 0
 
 
@@ -201,24 +199,16 @@ def _check(parallel: ParallelConfig, processes: int) -> None:
         )
 
 
-def _agree(world: MPI.Intracomm, plan: Emulated | None) -> Emulated:
+def _agree(world: Communicator, plan: Emulated | None) -> Emulated:
     """Rank 0's plan on all ranks; sent as YAML, which cannot contain code that runs."""
-    from ooodist.engines.mpi_messages import wait  # imports MPI
-
-    packed = b"" if plan is None else yaml_dataclass.dump(plan).encode()
-    size = np.array([len(packed)])
-    wait(world.Ibcast(size))
-    buffer = np.empty(int(size[0]), np.uint8)
-    if plan is not None:
-        buffer[:] = np.frombuffer(packed, np.uint8)
-    wait(world.Ibcast(buffer))
-    return yaml_dataclass.read_text(Emulated, buffer.tobytes().decode(), "what rank 0 sent")
+    text = "" if plan is None else yaml_dataclass.dump(plan)
+    return yaml_dataclass.read_text(Emulated, world.broadcast_text(text), "what rank 0 sent")
 
 
-def _end(world: MPI.Intracomm, message: str, code: int) -> int:
+def _end(world: Communicator, message: str, code: int) -> int:
     """Ends all ranks; returns the code if there are no others."""
     print_error(message)
     if world.size > 1:
         time.sleep(LINGER_SECONDS)
-        world.Abort(code)
+        world.abort(code)
     return code

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ooodist.pipeline.runtime.runtime import Runtime
+from ooodist.pipeline.runtime.transport import Transport
 from ooodist.planner.pipeline.actions import COMPUTE_KINDS, FORWARD, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
 from ooodist.planner.pipeline.dependencies import with_transfers
@@ -34,9 +36,7 @@ from ooodist.planner.pipeline.simulate import (
 from ooodist.util.patience import Patience
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
-    from ooodist.pipeline.runtime.runtime import Runtime
+    from ooodist.engines.communicator import Communicator
 
 STEPS = 10  # timed steps
 AWAKE_SECONDS = 200e-6  # busy wait before a deadline; a sleep may end late by this much
@@ -145,7 +145,7 @@ class Emulation:
 
 
 def emulate(
-    world: MPI.Intracomm,
+    world: Communicator,
     schedule: Schedule,
     costs: PipelineCosts,
     *,
@@ -181,13 +181,10 @@ def emulate(
 
 @contextlib.contextmanager
 def _emulated(
-    world: MPI.Intracomm, schedule: Schedule, costs: PipelineCosts, timeout: float | None
+    world: Communicator, schedule: Schedule, costs: PipelineCosts, timeout: float | None
 ) -> Iterator[Callable[[], tuple[Sequence[MeasuredRun], float]]]:
     """Yields what runs a step; it returns this rank's actions and its seconds."""
-    from ooodist.pipeline.runtime.runtime import Runtime  # imports MPI
-    from ooodist.pipeline.runtime.transport import Transport
-
-    communicator = world.Dup()
+    communicator = world.duplicate()
     transport = Transport(communicator, Patience(timeout))
     try:
         own = [stage for stage, rank in enumerate(schedule.rank_of) if rank == world.rank]
@@ -203,15 +200,14 @@ def _emulated(
         yield lambda: _timed_step(runtime, own, costs)
     finally:
         transport.close()
-    communicator.Free()
+    communicator.free()
 
 
-def _meet(world: MPI.Intracomm) -> None:
+def _meet(world: Communicator) -> None:
     """Waits until all ranks are ready."""
-    from ooodist.engines.mpi_messages import wait  # imports MPI, which starts it
-
-    wait(world.Ibarrier())
-    world.Barrier()  # short, and all leave it at nearly the same moment
+    world.barrier()
+    # Short, and all leave it at nearly the same moment.
+    world.begin_sum(np.zeros(1)).wait_awake()
 
 
 def _timed_step(
@@ -236,17 +232,17 @@ def _times(ran: Sequence[MeasuredRun], seconds: float) -> np.ndarray:
 
 
 def _gather(
-    world: MPI.Intracomm, schedule: Schedule, times: Sequence[np.ndarray]
+    world: Communicator, schedule: Schedule, times: Sequence[np.ndarray]
 ) -> list[np.ndarray] | None:
     """Gathers each rank's times on rank 0, each of shape (steps, actions + 1, 3)."""
     own = np.stack(times)
     if world.rank:
-        world.Send(own, 0)
+        world.send([own], 0).wait()
         return None
     all_times = [own]
     for rank, actions in enumerate(with_transfers(schedule).actions[1:], 1):
         received = np.empty((len(times), len(actions) + 1, 3))
-        world.Recv(received, rank)
+        world.receive([received], rank).wait()
         all_times.append(received)
     return all_times
 

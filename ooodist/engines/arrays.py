@@ -19,6 +19,8 @@ from ooodist.util.digest import digest
 
 Operation = Literal["sum", "mean", "max", "min"]
 TEXT_BYTES = 1000  # how much of a rank's error the others see
+# Of a message: each that has arrived is progress. (Many versions of MPI allow up to 2 GB.)
+MOST_BYTES = 1 << 24
 
 
 class ArrayExchange(ABC):
@@ -206,6 +208,12 @@ class ArrayExchange(ABC):
         """The ranks whose value differs from rank 0's; the same list on all ranks."""
         digests = self.gather(np.frombuffer(digest(value), np.uint8))
         return [rank for rank in range(self.size) if (digests[rank] != digests[0]).any()]
+
+
+def messages_of(array: np.ndarray) -> list[np.ndarray]:
+    """The memory of a contiguous array as messages of bytes; none if it is empty."""
+    content = array.reshape(-1).view(np.uint8)
+    return [content[at : at + MOST_BYTES] for at in range(0, content.size, MOST_BYTES)]
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:

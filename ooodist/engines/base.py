@@ -4,12 +4,14 @@ An engine only sums, gathers or broadcasts. The order of exchanges, how many are
 shares an exchange are decided by its callers.
 """
 
+from __future__ import annotations
+
 import re
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +22,9 @@ from ooodist.engines.arrays import ArrayExchange
 from ooodist.engines.kinds import Kind
 from ooodist.util.digest import hex_digest
 from ooodist.util.patience import moved
+
+if TYPE_CHECKING:
+    from ooodist.engines.communicator import Communicator
 
 # Arrays travel in pieces of these numbers of elements, because a name keeps its size forever.
 PIECE_SIZES = (1 << 8, 1 << 14, 1 << 20)
@@ -50,8 +55,8 @@ class Engine(ArrayExchange):
         pieces_in_flight: how many of these pieces are in flight at most; None: any number.
         names_cost_memory: whether each name costs memory until the job ends; a name may then stand
             for tensors of any shape (``any_shape``).
-        world: MPI's communicator of these ranks, for code that exchanges more than the engine does;
-            None: the kind runs no pipelines.
+        world: the same ranks, for code that exchanges more than the engine does; None: the kind
+            runs no pipelines.
     """
 
     name: str
@@ -63,7 +68,7 @@ class Engine(ArrayExchange):
     partition_bytes: int | None = None
     pieces_in_flight: int | None = None
     names_cost_memory: bool = False
-    world: Any = None
+    world: Communicator | None = None
 
     def __init__(self) -> None:
         self._exchanges: dict[str, tuple[tf.DType, tf.TensorShape]] = {}

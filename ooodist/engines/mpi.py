@@ -6,11 +6,10 @@ import atexit
 
 import numpy as np
 import tensorflow as tf
-from mpi4py import MPI
 
-from ooodist.engines.base import PIECE_SIZES, Engine
+from ooodist.engines.base import Engine
+from ooodist.engines.communicator import Communicator
 from ooodist.engines.devices import use_own_device
-from ooodist.engines.mpi_messages import wait
 from ooodist.engines.timeout import abort_after_error
 from ooodist.errors import UserError
 
@@ -19,23 +18,20 @@ class MpiEngine(Engine):
     """Connects all ranks of ``mpirun``; exchanges arrays only, and nothing in a traced graph."""
 
     name = "mpi"
+    world: Communicator
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = MPI.COMM_WORLD.Dup()
+        self.world = Communicator.of_all()
         self.rank, self.size = self.world.rank, self.world.size
-        host = self.world.Split_type(MPI.COMM_TYPE_SHARED)
+        host = self.world.of_host()
         self.local_rank, self.local_size = host.rank, host.size
-        host.Free()
+        host.free()
         use_own_device(self.local_rank, self.local_size)
         atexit.register(abort_after_error)  # mpi4py would wait for all ranks
 
     def _sum_array(self, array: np.ndarray) -> np.ndarray:
-        result = np.empty_like(array)
-        for start in range(0, array.size, PIECE_SIZES[-1]):  # each is progress
-            piece = slice(start, start + PIECE_SIZES[-1])
-            wait(self.world.Iallreduce(array[piece], result[piece], op=MPI.SUM))
-        return result
+        return self.world.summed(array)
 
     def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:
         raise UserError(
@@ -45,5 +41,5 @@ class MpiEngine(Engine):
         )
 
     def _close(self) -> None:
-        MPI.Finalize()
+        self.world.leave()
         atexit.unregister(abort_after_error)

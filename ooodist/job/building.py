@@ -26,6 +26,7 @@ from ooodist.errors import UserError, brief
 from ooodist.graph.recurrent import put_recurrent_gradients_after_loop
 from ooodist.job.compose import compose
 from ooodist.models.base import PRETRAINING
+from ooodist.pipeline.ranks import check_started
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.step.feature import Feature
@@ -45,8 +46,6 @@ def load_and_build(
     """
     with engine.agreed():
         if config.parallel is not None:
-            from ooodist.pipeline.ranks import check_started  # imports mpi4py
-
             check_started(engine.size, config.parallel.pipeline, config.parallel.data)
         worker, workers = place(config, engine)
         data = kinds.load(

@@ -24,6 +24,8 @@ from ooodist.engines import kinds
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.job.division import check_devices, choose_replicas, with_replicas
+from ooodist.pipeline.holding import build_model
+from ooodist.pipeline.pipeline_strategy import Pipeline
 from ooodist.settings.training import Training
 from ooodist.step.sharding.sharded import check_model
 from ooodist.trainer.fit import DistributedFit
@@ -124,9 +126,6 @@ def _pipeline(
             f"the engine is {engine.name}, but pipelines run over MPI; start with "
             f'ooodist.init("{kinds.for_pipelines().name}"), under mpirun'
         )
-    from ooodist.pipeline.holding import build_model  # imports mpi4py
-    from ooodist.pipeline.pipeline_strategy import Pipeline
-
     parallel = training.parallel
     assert parallel is not None
     if parallel.devices is not None:

@@ -16,6 +16,7 @@ from ooodist.job.all_ranks import on_all_ranks
 from ooodist.job.building import load_and_build
 from ooodist.job.preparation import check_writable
 from ooodist.pipeline.layers.measure import measure_layers
+from ooodist.pipeline.stages import calls_of, parts_of_split
 from ooodist.planner.data_parallel.search import Limits
 from ooodist.planner.pipeline.layer_costs import LayerCost, merged
 from ooodist.profiler.storage import Profile, profile_of
@@ -75,9 +76,6 @@ def measure_layers_of(
         numbers: numbers of micro-batches; the layers are measured, and returned, for each.
         output: the folder that will be written, which is checked first.
     """
-    # Imported late, because it imports MPI, which a data parallel job need not have.
-    from ooodist.pipeline.stages import calls_of, parts_of_split
-
     model_names: list[str] = []
     measured: dict[int, tuple[LayerCost, ...]] = {}
 

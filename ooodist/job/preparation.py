@@ -25,6 +25,9 @@ from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.job.building import load_and_build, place
 from ooodist.job.division import divided
+from ooodist.pipeline.layers.in_parts import measure_in_parts
+from ooodist.pipeline.layers.measure import FEW_LAYER_STEPS
+from ooodist.pipeline.links import measure_link
 from ooodist.planner.pipeline.layer_costs import ModelCosts
 from ooodist.trainer import resume
 from ooodist.trainer.saving import within_epoch
@@ -150,11 +153,8 @@ def _measure_layers(config: Config, engine: Engine) -> ModelCosts:
 
     All ranks call it, with a job that is one pipeline of all of them.
     """
-    from ooodist.pipeline.layers.in_parts import measure_in_parts
-    from ooodist.pipeline.layers.measure import FEW_LAYER_STEPS
-    from ooodist.pipeline.links import measure_link  # imports mpi4py
-
     assert config.parallel is not None
+    assert engine.world is not None
     logger.info("measuring the layers and the network, to divide %d devices", engine.size)
     data, _, model = load_and_build(config, engine)
     strategy = model.ooodist.strategy

@@ -13,12 +13,10 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from mpi4py import MPI
 
 from ooodist.compat.keras_deferred import standing_in
 from ooodist.engines.base import Engine
 from ooodist.engines.devices import seconds_of
-from ooodist.engines.mpi_messages import reduced, wait
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.cutting import Cutter
 from ooodist.pipeline.holding import Holding
@@ -260,7 +258,7 @@ class Assembly:
 
     def _most(self, seconds: float) -> float:
         """The maximum over all ranks."""
-        return float(reduced(self.ranks.world, np.array(seconds), MPI.MAX))
+        return float(self.ranks.world.all_reduce(np.array(seconds), "max"))
 
     def step(
         self, batch: Any, after_forward: Callable[[float], None] = lambda loss: None
@@ -281,7 +279,7 @@ class Assembly:
         else:
             # So that the update's time has no wait for exchanges and for others.
             self.gradients.wait_for_begun()
-            wait(self.ranks.world.Ibarrier())
+            self.ranks.world.barrier()
             self._timings.add(ran, seconds_of(self._end_step))
         return ran
 
@@ -356,7 +354,7 @@ def assemble(
             check_losses(stages)
             inputs, _ = splitter.specs()
             sent = sent_specs(model, stages, inputs)
-    direct = is_direct()
+    direct = is_direct(ranks)
     boundaries = [TensorBoundary(specs, direct=direct) for specs in sent[:-1]]
     rank_of = plan.schedule.rank_of
     updated_by: dict[str, int] = {}
@@ -364,8 +362,10 @@ def assemble(
         updated_by = replicas_that_update(model, stages, rank_of, ranks.replicas)
     if holding is not None:
         holding.hold(stages, rank_of, updated_by)
-    transport = Transport(ranks.pipeline.Dup(), patience)
+    transport = Transport(ranks.pipeline.duplicate(), patience)
     gradients = Gradients(stages, rank_of, ranks, transport, updated_by)
+    if holding is not None and updated_by:
+        holding.share = NewWeights(gradients.own, updated_by, ranks, transport)
     own = [stage for stage in stages if rank_of[stage.number] == ranks.position]
     reads = {stage.number: inputs_read_by(stage, model) for stage in own}
     accumulators = gradients.accumulators

@@ -32,14 +32,13 @@ from ooodist.compat.keras_deferred import (
     set_value,
     train_those_with_values,
 )
+from ooodist.engines.arrays import messages_of
 from ooodist.engines.base import Engine
-from ooodist.engines.mpi_messages import messages_of, wait
 from ooodist.errors import UserError
 from ooodist.pipeline.ownership import Holders, holders_of_variables, those_that_update
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import Stage
 from ooodist.step.backward import names_by_id
-from ooodist.step.optimizer import without_scaling
 from ooodist.step.replicas import agree_on_names, broadcast_variables, is_random_state
 
 
@@ -79,12 +78,14 @@ class Holding:
         optimizer_state: the same for the optimizer's variables.
         unfilled: the ids of this rank's variables that have no initial values yet: they may be
             changed in any way before :meth:`fill`.
+        share: gives ranks the weights that another replica has updated for them.
     """
 
     def __init__(self, model: keras.Model, engine: Engine, ranks: Ranks) -> None:
         self.weights: Holders = []
         self.optimizer_state: Holders = []
         self.unfilled: dict[int, Callable[[], None]] = {}
+        self.share: Callable[[], None] = lambda: None
         self._model = model
         self._engine = engine
         self._ranks = ranks
@@ -138,7 +139,10 @@ class Holding:
                 continue
             sources = ranks.at_same_position(holders)
             if len(sources) > 1 and ranks.world.rank in holders:
-                _broadcast(variable, ranks, root=0)
+                value = np.array(variable.numpy())
+                ranks.peers.begin_broadcast(value, root=0).wait()
+                if ranks.replica:
+                    variable.assign(value)
             deliver(variable, sources, set(holders).difference(sources), ranks)
 
     def hold(
@@ -262,24 +266,8 @@ class Holding:
                 for variable, holders in self.weights
                 if rank not in self.ranks_that_update(variable, holders)
             }
-        train_those_with_values(model.optimizer, model.trainable_variables, others)
-        inner = without_scaling(model.optimizer)
-        if self._updated_by and inner.use_ema:
-            finalize = inner.finalize_variable_values
-
-            def finalize_all(weights: Sequence[keras.Variable]) -> None:
-                finalize(weights)
-                self._share_updates()
-
-            inner.finalize_variable_values = finalize_all
-
-    def _share_updates(self) -> None:
-        """Gives each weight's value on the replica that alone updates it to the others."""
-        ranks = self._ranks
-        for variable, holders in self.weights:
-            replica = self._updated_by.get(self._names[id(variable)])
-            if replica is not None and ranks.world.rank in holders:
-                _broadcast(variable, ranks, replica)
+        weights = model.trainable_variables
+        train_those_with_values(model.optimizer, weights, others, lambda: self.share())
 
     def _release(self, variable: Any, holders: Sequence[int]) -> None:
         is_in_each = len(self._ranks.at_same_position(holders)) == self._ranks.replicas
@@ -365,24 +353,13 @@ def deliver(
 
     if own in receivers:
         value = np.empty(tuple(variable.shape), tf.as_dtype(variable.dtype).as_numpy_dtype)
-        for part in messages_of(value):
-            wait(world.Irecv(part, source_for(own)))
+        world.receive(messages_of(value), source_for(own)).wait()
         set_value(variable, value)
     elif own in nearest.values():
         asking = [receiver for receiver in sorted(receivers) if source_for(receiver) == own]
         value = np.array(variable.numpy() if asking else 0)
         for receiver in asking:
-            for part in messages_of(value):
-                wait(world.Isend(part, receiver))
-
-
-def _broadcast(variable: Any, ranks: Ranks, root: int) -> None:
-    """Gives all replicas the value of one of them; those at the same position call it."""
-    value = np.array(variable.numpy())
-    for part in messages_of(value):
-        wait(ranks.peers.Ibcast(part, root=root))
-    if ranks.replica != root:
-        variable.assign(value)
+            world.send(messages_of(value), receiver).wait()
 
 
 def _unknown(variable: keras.Variable) -> np.ndarray:

@@ -6,13 +6,11 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
-from mpi4py import MPI
 
-from ooodist.engines.mpi_messages import reduced, wait
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.buckets import Bucket
 from ooodist.pipeline.runtime.runtime import Boundary
@@ -20,6 +18,9 @@ from ooodist.pipeline.runtime.transport import Message, Transport
 from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT
 from ooodist.planner.pipeline.costs import StageCost
 from ooodist.planner.pipeline.layer_costs import Link
+
+if TYPE_CHECKING:
+    from ooodist.engines.communicator import Communicator
 
 ROUNDS = 7
 LINK_BYTES = (1, 4 << 20)  # of a message whose time is latency, and of one that shows the rate
@@ -29,7 +30,7 @@ PROBE_WIDTH = 256  # of the matrices that are multiplied meanwhile
 TAG = 0  # also used by steps, none of which runs now
 
 
-def measure_link(world: MPI.Comm) -> Link:
+def measure_link(world: Communicator) -> Link:
     """Measures the link between the first and the last rank, the least likely to share a host.
 
     All ranks call it. It is known on rank 0; on others, the link takes no time.
@@ -38,22 +39,22 @@ def measure_link(world: MPI.Comm) -> Link:
     seconds = [0.0, 0.0]
     for number, size in enumerate(LINK_BYTES):
         message = np.zeros(size, np.uint8)
-        wait(world.Ibarrier())
+        world.barrier()
         if last and world.rank == 0:
             rounds = [_round_trip(world, last, message) for _ in range(ROUNDS)]
             seconds[number] = statistics.median(rounds) / 2
         elif last and world.rank == last:
             for _ in range(ROUNDS):
-                world.Recv(message, 0, TAG)
-                world.Send(message, 0, TAG)
+                world.receive([message], 0, TAG).wait_awake()
+                world.send([message], 0, TAG).wait_awake()
     short, long = LINK_BYTES
     return Link(seconds[0], max(0.0, seconds[1] - seconds[0]) / (long - short))
 
 
-def _round_trip(world: MPI.Comm, other: int, message: np.ndarray) -> float:
+def _round_trip(world: Communicator, other: int, message: np.ndarray) -> float:
     began = time.perf_counter()
-    world.Send(message, other, TAG)
-    world.Recv(message, other, TAG)
+    world.send([message], other, TAG).wait_awake()
+    world.receive([message], other, TAG).wait_awake()
     return time.perf_counter() - began
 
 
@@ -84,7 +85,7 @@ def gather_costs(
     for number, cost in own.items():
         exchange, cpu = exchanges[number]
         table[number] = astuple(replace(cost, exchange=exchange, exchange_cpu=cpu))
-    total, most = (reduced(ranks.world, table, each) for each in (MPI.SUM, MPI.MAX))
+    total, most = ranks.world.all_reduce(table, "sum"), ranks.world.all_reduce(table, "max")
     costs = [_cost(*rows) for rows in zip(total / ranks.replicas, most, strict=True)]
     seconds = _message_seconds(transport, ranks, rank_of, boundaries)
     for number, one_way in enumerate(seconds):
@@ -119,8 +120,8 @@ def _message_seconds(
             else:
                 for _ in range(ROUNDS):
                     _pong(transport, ends[0], there, back)
-        wait(ranks.world.Ibarrier())
-    total = reduced(ranks.world, found, MPI.SUM)
+        ranks.world.barrier()
+    total = ranks.world.all_reduce(found, "sum")
     return [float(seconds) for seconds in total / ranks.replicas]
 
 
@@ -138,7 +139,7 @@ def _exchange_seconds(
         found[number] = alone, 0.0
         # A single bucket has nothing beside it; and what a GPU computes needs no processor.
         is_beside = len(buckets) > 1 and not tf.config.get_visible_devices("GPU")
-        longest = reduced(ranks.world, np.array(alone if is_beside else 0.0), MPI.MAX)
+        longest = ranks.world.all_reduce(np.array(alone if is_beside else 0.0), "max")
         if longest >= LEAST_SUM_SECONDS:
             rounds = [
                 _sum_beside(transport, ranks, arrays, float(longest)) for _ in range(SUM_ROUNDS)
@@ -150,7 +151,7 @@ def _exchange_seconds(
 
 
 def _sum(transport: Transport, ranks: Ranks, arrays: Sequence[np.ndarray]) -> float:
-    wait(ranks.world.Ibarrier())
+    ranks.world.barrier()
     began = time.perf_counter()
     for message in _begin_sums(transport, ranks, arrays):
         transport.wait(message)
@@ -169,11 +170,11 @@ def _sum_beside(
     Returns:
         the seconds that it takes, and those of them that are missing to what was computed.
     """
-    wait(ranks.world.Ibarrier())
+    ranks.world.barrier()
     end = time.perf_counter() + seconds
     number, took = _compute(lambda: time.perf_counter() >= end)
     each = took / number
-    wait(ranks.world.Ibarrier())
+    ranks.world.barrier()
     sums = _begin_sums(transport, ranks, arrays)
     limit = time.perf_counter() + 10 * seconds
     number, took = _compute(

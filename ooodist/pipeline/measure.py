@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import keras
 import tensorflow as tf
@@ -15,6 +14,9 @@ from ooodist.engines.devices import seconds_of, wait_for_gpu
 from ooodist.graph.ops import num_bytes
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.runtime.boundary import TensorBoundary
+from ooodist.pipeline.runtime.gradients import Gradients
+from ooodist.pipeline.runtime.update import Update
+from ooodist.pipeline.runtime.work import StageWork
 from ooodist.planner.pipeline.actions import (
     FORWARD,
     INPUT_GRADIENT,
@@ -28,11 +30,6 @@ from ooodist.planner.pipeline.costs import RECEIVES_AHEAD, StageCost
 from ooodist.planner.pipeline.simulate import MeasuredRun
 from ooodist.profiler.state import preserved
 from ooodist.step.sharding.state import optimizer_bytes, state_bytes
-
-if TYPE_CHECKING:  # they import MPI, which measuring layers does not need
-    from ooodist.pipeline.runtime.gradients import Gradients
-    from ooodist.pipeline.runtime.update import Update
-    from ooodist.pipeline.runtime.work import StageWork
 
 UPDATES = 7
 _PART_OF = {  # the action to which the seconds of a transfer are added

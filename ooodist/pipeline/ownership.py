@@ -21,20 +21,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
-from mpi4py import MPI
 
 from ooodist.compat.keras_model import frozen_weights
-from ooodist.engines.mpi_messages import reduced
 from ooodist.errors import UserError
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import Stage
 from ooodist.step.backward import names_by_id
 from ooodist.step.optimizer import optimizer_state_of
-from ooodist.step.replicas import checksum, reduce_together
+from ooodist.step.replicas import average, check_copies
 
 Holders = list[tuple[Any, tuple[int, ...]]]  # variables, each with the ranks that have it
-_NOWHERE = np.iinfo(np.int64)
 
 
 def holders_of_variables(
@@ -122,19 +118,10 @@ def average_statistics(weights: Holders, ranks: Ranks) -> None:
         ranks: the position of this rank among all.
     """
     own = [v for v, holders in weights if ranks.world.rank in holders and _is_statistic(v)]
-    if ranks.replicas == 1 or not own:
-        return
-    sums = np.array([checksum(variable) for variable in own], np.int64)
-    lowest, highest = (reduced(ranks.peers, sums, each) for each in (MPI.MIN, MPI.MAX))
-
-    def mean(flat: np.ndarray) -> np.ndarray:
-        return reduced(ranks.peers, flat, MPI.SUM) / ranks.replicas
-
-    different = [v for v, differs in zip(own, lowest != highest, strict=True) if differs]
-    reduce_together(different, mean)
+    average(ranks.peers, own)
 
 
-def check_copies(weights: Holders, ranks: Ranks) -> None:
+def check_weights(weights: Holders, ranks: Ranks) -> None:
     """Checks that each trained weight is bit-identical on all ranks that have it.
 
     So must be a frozen one at several positions: a layer may change it in its forward pass.
@@ -151,19 +138,7 @@ def check_copies(weights: Holders, ranks: Ranks) -> None:
         for v, holders in weights
         if v.trainable or (_is_statistic(v) and is_at_several(holders))
     ]
-    is_own = [ranks.world.rank in holders for _, holders in trained]
-    sums = [checksum(v) if own else 0 for (v, _), own in zip(trained, is_own, strict=True)]
-    at_least = np.where(is_own, sums, _NOWHERE.max).astype(np.int64)
-    at_most = np.where(is_own, sums, _NOWHERE.min).astype(np.int64)
-    lowest = reduced(ranks.world, at_least, MPI.MIN)
-    highest = reduced(ranks.world, at_most, MPI.MAX)
-    for (variable, holders), differs in zip(trained, lowest != highest, strict=True):
-        if differs:
-            raise UserError(
-                f"weight {variable.path} is not the same on all ranks that have it "
-                f"({', '.join(map(str, holders))}): something changes it on one of them alone, "
-                "such as a callback; let it run on all ranks"
-            )
+    check_copies(ranks.world, trained)
 
 
 def _is_statistic(variable: keras.Variable) -> bool:

@@ -14,7 +14,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from mpi4py import MPI
 
 from ooodist.checkpoint.parallel_write import spread
 from ooodist.compat.keras_deferred import standing_in
@@ -27,7 +26,7 @@ from ooodist.pipeline.evaluation.evaluation import Evaluation
 from ooodist.pipeline.holding import Holding
 from ooodist.pipeline.layers.out_of_memory import explaining_lack_of_memory
 from ooodist.pipeline.live_schedule import LiveSchedule
-from ooodist.pipeline.ownership import average_statistics, check_copies
+from ooodist.pipeline.ownership import average_statistics, check_weights
 from ooodist.pipeline.planning import write_schedule
 from ooodist.pipeline.ranks import make_ranks
 from ooodist.pipeline.runtime.record import Record
@@ -90,18 +89,19 @@ class Pipeline(Strategy):
 
     def __init__(self, model: keras.Model, engine: Engine, training: Training) -> None:
         assert training.parallel is not None
+        assert engine.world is not None
         self.parallel = parallel = training.parallel
         check_model(model, parallel.data)
         super().__init__(model, engine, training)
         self.ranks = make_ranks(engine.world, parallel.pipeline, parallel.data)
-        self._record_world = self.ranks.world.Dup()  # one for all plans, as none is ever freed
+        self._record_world = self.ranks.world.duplicate()  # for all plans: none is ever freed
         self.holding = Holding(model, engine, self.ranks)
         self.assembly: Assembly | None = None
         self.ran: list[MeasuredRun] = []
         self._patience = Patience(training.timeout, expected=LEAST_SECONDS)  # they are traced
         self._swaps_schedules = training.elastic is None
         self._live: LiveSchedule | None = None
-        self._unused: list[MPI.Comm] = []  # communicators of stages that were replaced
+        self._free_unused: list[Callable[[], None]] = []  # communicators of replaced stages
         self._planned_for: tuple[Any, ...] = ()
         self._is_for_training = False  # whether the stages were made for the training's batches
         self._evaluation: Evaluation | None = None
@@ -140,9 +140,9 @@ class Pipeline(Strategy):
         model = self.model
         check_model(model, self.parallel.data)
         self.close()
-        for communicator in self._unused:  # not in close, which a rank may call on its own
-            communicator.Free()
-        self._unused.clear()
+        for free in self._free_unused:  # not in close, which a rank may call on its own
+            free()
+        self._free_unused.clear()
         self.broadcast(batch)
         planning = self.training.planning
         is_live = self.parallel.schedule == AUTO and planning.trial and self._swaps_schedules
@@ -206,8 +206,8 @@ class Pipeline(Strategy):
             self._live, self.is_trying = None, False
         if self.assembly is not None:
             self.assembly.transport.close()
-            self._unused.append(self.assembly.transport.communicator)
-            self._unused += self.assembly.gradients.communicators
+            unused = (self.assembly.transport.communicator, *self.assembly.gradients.communicators)
+            self._free_unused += [communicator.free for communicator in unused]
             self.assembly = self._evaluation = None
 
     # Training
@@ -302,7 +302,7 @@ class Pipeline(Strategy):
 
     def check_replicas(self) -> None:
         """Checks all copies of each weight, in other pipelines and in other stages."""
-        check_copies(self.holding.weights, self.ranks)
+        check_weights(self.holding.weights, self.ranks)
 
     def follow_rank_0(self, *, with_optimizer: bool = False) -> bool:
         """Refuses weights that some ranks alone have set: rank 0 has those of its stages only."""

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-from mpi4py import MPI
+from typing import TYPE_CHECKING
 
 from ooodist.errors import UserError
+
+if TYPE_CHECKING:
+    from ooodist.engines.communicator import Communicator
 
 
 @dataclass(frozen=True)
@@ -28,37 +30,36 @@ class Ranks:
         replica, replicas: index of this pipeline, and how many there are.
     """
 
-    world: MPI.Comm
-    pipeline: MPI.Comm
-    peers: MPI.Comm
+    world: Communicator
+    pipeline: Communicator
+    peers: Communicator
     replica: int
     replicas: int
 
     @property
     def position(self) -> int:
         """This rank's position in its pipeline."""
-        return int(self.pipeline.rank)
+        return self.pipeline.rank
 
     @property
     def positions(self) -> int:
         """The number of ranks of a pipeline."""
-        return int(self.pipeline.size)
+        return self.pipeline.size
 
     def at_same_position(self, ranks: Sequence[int]) -> list[int]:
         """Those of some ranks that have the same position as the first of them."""
         first = ranks[0] % self.positions
         return [rank for rank in ranks if rank % self.positions == first]
 
-    def those_at(self, positions: Iterable[int]) -> MPI.Comm:
-        """A communicator of the ranks at these positions of all pipelines; null on others.
+    def those_at(self, positions: Iterable[int]) -> Communicator:
+        """The ranks at these positions of all pipelines; on other ranks, all others.
 
         All ranks call it with the same positions.
         """
-        color = 0 if self.position in set(positions) else MPI.UNDEFINED
-        return self.world.Split(color, self.world.rank)
+        return self.world.split(int(self.position in set(positions)))
 
 
-def make_ranks(world: MPI.Comm, pipeline: int, data: int) -> Ranks:
+def make_ranks(world: Communicator, pipeline: int, data: int) -> Ranks:
     """Places all ranks on a grid of pipelines times stages.
 
     Args:
@@ -71,9 +72,7 @@ def make_ranks(world: MPI.Comm, pipeline: int, data: int) -> Ranks:
     """
     check_started(world.size, pipeline, data)
     replica, position = divmod(world.rank, pipeline)
-    return Ranks(
-        world, world.Split(replica, position), world.Split(position, replica), replica, data
-    )
+    return Ranks(world, world.split(replica), world.split(position), replica, data)
 
 
 def check_started(size: int, pipeline: int, data: int) -> None:

@@ -41,7 +41,7 @@ from ooodist.planner.data_parallel.plan import (
     check_exchanges,
 )
 from ooodist.planner.rows import KIND
-from ooodist.step.sending.chunks import join, split
+from ooodist.step.sending.chunks import flatten, join, split, unflatten
 from ooodist.step.sending.low_rank import Begun, LowRank, Sent
 from ooodist.step.sending.names import ExchangeNames
 from ooodist.step.sending.rows import RowGradients, add_up, pack, sum_equal_rows
@@ -304,10 +304,8 @@ class GradientExchange:
             if len(weights) == 1:
                 arrived.setdefault(weights[0], {})[exchange.part] = mean
                 continue
-            shapes = [tensors[weight].shape for weight in weights]
-            parts = tf.split(mean, [shape.num_elements() for shape in shapes])
-            for weight, part, shape in zip(weights, parts, shapes, strict=True):
-                arrived[weight] = {0: tf.reshape(part, shape)}
+            parts = unflatten(mean, [tensors[weight].shape for weight in weights])
+            arrived |= {weight: {0: part} for weight, part in zip(weights, parts, strict=True)}
         whole = {
             name: parts[0]
             if len(parts) == 1
@@ -363,9 +361,7 @@ class GradientExchange:
         *,
         waits: bool,
     ) -> Summed:
-        whole = tensors[0]
-        if len(tensors) > 1:
-            whole = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+        whole = tensors[0] if len(tensors) == 1 else flatten(tensors)
         any_shape = self._names.are_numbers
         # Another model of this process may have weights of the same names and other sizes.
         name += f".{whole.dtype.name}" + ("" if any_shape else f".{whole.shape.num_elements()}")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from ooodist.compat.keras_model import set_path
+from ooodist.engines.arrays import ArrayExchange
 from ooodist.engines.base import Engine
+from ooodist.errors import UserError
 from ooodist.step import metric_states
 from ooodist.step.optimizer import optimizers_of
 
@@ -44,9 +46,9 @@ def alike_on_all(model: keras.Model, *, with_optimizer: bool = True) -> list[Any
     return list({id(v): v for v in found if not is_random_state(v)}.values())
 
 
-def that_differ(engine: Engine, variables: Sequence[Any]) -> list[Any]:
+def that_differ(ranks: ArrayExchange, variables: Sequence[Any]) -> list[Any]:
     """Those of these variables that are not the same on all ranks."""
-    checksums = engine.gather(np.array([checksum(v) for v in variables], np.uint32))
+    checksums = ranks.gather(np.array([checksum(v) for v in variables], np.uint32))
     differs = (checksums != checksums[0]).any(axis=0)
     return [v for v, d in zip(variables, differs, strict=True) if d]
 
@@ -103,30 +105,50 @@ def average_statistics(engine: Engine, model: keras.Model) -> None:
     non-trainable float weights that differ between ranks: what training does not change (frozen
     weights, of which there may be very many) is neither sent nor copied.
     """
-    if engine.size == 1:
-        return
     fixed = [v for v in model.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
-    reduce_together(that_differ(engine, fixed), lambda flat: engine.all_reduce(flat, "mean"))
+    average(engine, fixed)
+
+
+def average(ranks: ArrayExchange, variables: Sequence[Any]) -> None:
+    """Sets variables to their means over the ranks; those that are the same on all stay."""
+    if ranks.size > 1:
+        different = that_differ(ranks, variables)
+        reduce_together(different, lambda flat: ranks.all_reduce(flat, "mean"))
 
 
 def check_replicas(engine: Engine, model: keras.Model) -> None:
-    """Checks that the trainable weights are bit-identical on all ranks.
+    """Checks that all ranks have the same trainable weights; see :func:`check_copies`."""
+    everywhere = range(engine.size)
+    check_copies(engine, [(variable, everywhere) for variable in model.trainable_variables])
+
+
+def check_copies(ranks: ArrayExchange, weights: Sequence[tuple[Any, Collection[int]]]) -> None:
+    """Checks that weights are bit-identical on the ranks that have them.
+
+    Args:
+        ranks: all of them; all call it.
+        weights: variables, each with the numbers of the ranks that have it.
 
     Raises:
-        UserError: they are not; the message names the ranks that differ.
+        UserError: one is not; on all ranks.
     """
-    if engine.size == 1:
+    if ranks.size == 1:
         return
-    total = 0
-    for variable in model.trainable_variables:
-        total = checksum(variable, total)
-    engine.check_equal("the checksum of the trained weights", str(total))
+    own = [checksum(v) if ranks.rank in holders else -1 for v, holders in weights]
+    of_all = ranks.gather(np.array(own, np.int64))
+    for (variable, holders), sums in zip(weights, of_all.T, strict=True):
+        if len({*sums} - {-1}) > 1:
+            raise UserError(
+                f"weight {variable.path} is not the same on all ranks that have it "
+                f"({', '.join(map(str, holders))}): something changes it on one of them alone, "
+                "such as a callback; let it run on all ranks"
+            )
 
 
-def checksum(variable: Any, before: int = 0) -> int:
-    """The CRC-32 of a variable's bytes, continuing from the checksum ``before``."""
+def checksum(variable: Any) -> int:
+    """The CRC-32 of a variable's bytes."""
     content = np.ascontiguousarray(_numpy(variable)).reshape(-1)
-    return zlib.crc32(content.view(np.uint8).data, before)
+    return zlib.crc32(content.view(np.uint8).data)
 
 
 def global_metrics(

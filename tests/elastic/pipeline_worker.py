@@ -26,7 +26,7 @@ from ooodist.elastic.stage_units import stage_of_unit
 from ooodist.engines.base import Engine
 from ooodist.pipeline.cutting import first_trained
 from ooodist.pipeline.pipeline_strategy import Pipeline
-from ooodist.step.backward import names_by_id, variable_names
+from ooodist.step.backward import variable_names
 from tests.elastic import decisions
 from tests.elastic.decisions import Decision, Notes, decided
 from tests.pipeline import measuring_worker
@@ -131,9 +131,7 @@ class Laws(Notes):
             assert not work._saved
             assert not work._for_weights
         trained = {*assembly.gradients.variables}
-        buckets = [assembly.gradients.buckets[index] for index in assembly.gradients._sums]
-        names = names_by_id(self.model)
-        summed = {names[id(variable)] for bucket in buckets for variable in bucket.variables}
+        summed = {name for bucket in assembly.gradients._sums for name in bucket.weights}
         assert summed <= trained <= mask.weights
 
 

@@ -22,6 +22,7 @@ from mpi4py import MPI
 from ooodist import train
 from ooodist.emulation import emulate as emulation
 from ooodist.emulation.emulate import Emulation, emulate
+from ooodist.engines.communicator import Communicator
 from ooodist.pipeline.runtime import runtime
 from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Action, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
@@ -80,15 +81,15 @@ def costs(layers: int) -> ModelCosts:
 
 
 def measure(microbatches: int, names: list[str]) -> None:
-    world = MPI.COMM_WORLD
-    runtime.Runtime = Recorded  # type: ignore[misc]
+    world = Communicator.of_all()
+    emulation.Runtime = Recorded  # type: ignore[misc]
     for name in names:
         plan = make_plan(costs(2 * world.size), world.size, microbatches, name)
         late: list[dict[Action, float]] = []  # of all steps
         for _ in range(TRIES):
             Recorded.steps.clear()
             result = emulate(world, plan.schedule, plan.costs, steps=STEPS)
-            steps = world.gather(Recorded.steps[-STEPS:])
+            steps = world.comm.gather(Recorded.steps[-STEPS:])
             wrong = None
             if world.rank:
                 assert result is None
@@ -96,7 +97,7 @@ def measure(microbatches: int, names: list[str]) -> None:
                 check_result(plan, result, steps)
                 late += all_lateness(plan, steps)
                 wrong = what_is_wrong(plan, least(late))
-            wrong = world.bcast(wrong)
+            wrong = world.comm.bcast(wrong)
             if wrong is None:
                 break
         assert wrong is None, f"{name}: {wrong}"
@@ -106,7 +107,7 @@ def measure(microbatches: int, names: list[str]) -> None:
 
 def measure_period(microbatches: int) -> None:
     """ZB-H2 has no bubble left where a step begins as soon as the rank is done with the last."""
-    world = MPI.COMM_WORLD
+    world = Communicator.of_all()
     cost = StageCost(forward=0.02, input_gradient=0.02, weight_gradient=0.02, sent_bytes=1000)
     equal = PipelineCosts((cost,) * world.size)
     schedule = zero_bubble_h2(world.size, microbatches)
@@ -125,13 +126,13 @@ def measure_period(microbatches: int) -> None:
 
 def emulated_period(schedule: Schedule, costs: PipelineCosts) -> float:
     """The seconds of a step among many; the first steps, one for each rank, do not count."""
-    world = MPI.COMM_WORLD
+    world = Communicator.of_all()
     with emulation._emulated(world, schedule, costs, None) as step:
         emulation._meet(world)
         for _ in range(world.size):
             step()
         seconds = sum(step()[1] for _ in range(STEPS)) / STEPS
-    return float(world.allreduce(seconds, MPI.MAX))
+    return float(world.comm.allreduce(seconds, MPI.MAX))
 
 
 def check_result(plan: PipelinePlan, result: Emulation | None, steps: list[list[Step]]) -> None:

@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 import ooodist
 from ooodist import engines
+from ooodist.engines.communicator import Communicator
 from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
 from ooodist.pipeline.links import measure_link
@@ -39,7 +40,7 @@ def check_link() -> None:
     else:
         assert 0 < link.latency < 0.1
         assert 0 <= link.seconds_per_byte < 1e-7  # 80 Mbit/s, and processes of a host are faster
-    assert measure_link(MPI.COMM_SELF) == Link()
+    assert measure_link(Communicator(MPI.COMM_SELF)) == Link()
 
 
 def main(arguments: list[str]) -> None:

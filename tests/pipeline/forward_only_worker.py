@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from ooodist.emulation.emulate import EmulatedBoundary, EmulatedWork, emulate
+from ooodist.engines.communicator import Communicator
 from ooodist.pipeline.runtime.runtime import Runtime
 from ooodist.pipeline.runtime.transport import Message, Transport
 from ooodist.planner.pipeline.actions import Schedule, parse_action
@@ -29,7 +29,7 @@ STEPS = 2
 class NotedTransport(Transport):
     """Notes what is sent and received."""
 
-    def __init__(self, communicator: MPI.Comm) -> None:
+    def __init__(self, communicator: Communicator) -> None:
         super().__init__(communicator, Patience(30))
         self.names: list[str] = []
 
@@ -83,10 +83,10 @@ def run(schedule: Schedule, costs: PipelineCosts, transport: NotedTransport) -> 
 
 
 def main(microbatches: int, names: list[str]) -> None:
-    world = MPI.COMM_WORLD
+    world = Communicator.of_all()
     layer = LayerCost("x", 0.002, 0.002, 0.002, update=0.001, sent_bytes=1000)
     layers = ModelCosts((layer,) * (2 * world.size), Link(latency=0.0005))
-    transport = NotedTransport(world.Dup())
+    transport = NotedTransport(world.duplicate())
     for name in names:
         plan = make_plan(layers, world.size, microbatches, name)
         for first in range(plan.schedule.stages):

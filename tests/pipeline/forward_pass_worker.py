@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 from mpi4py import MPI
 
+from ooodist.engines.communicator import Communicator
 from ooodist.pipeline.runtime.forward_pass import ForwardPass, lags
 from ooodist.pipeline.runtime.transport import Transport
 from ooodist.util.patience import Patience, Stalled
@@ -203,7 +204,7 @@ def check_a_rank_without_a_batch_is_named(transport: Transport) -> None:
 
 def main(name: str) -> None:
     """Runs one check on this rank."""
-    transport = Transport(MPI.COMM_WORLD.Dup(), Patience(LIMIT))
+    transport = Transport(Communicator.of_all(), Patience(LIMIT))
     globals()[name](transport)
     MPI.COMM_WORLD.Barrier()
     transport.close()

@@ -311,7 +311,9 @@ def sharded(folder: Path) -> None:
         raises("SwapEMAWeights swaps", lambda m=method: m(data(), callbacks=[swap], verbose=0))
     from mpi4py import MPI  # here: it starts MPI
 
-    used: list[MPI.Comm] = []
+    from ooodist.engines.communicator import Communicator
+
+    used: list[Communicator] = []
     for split in (FIRST_SPLIT, SECOND_SPLIT):
         for each in models:
             strategy = each.ooodist.strategy
@@ -320,10 +322,10 @@ def sharded(folder: Path) -> None:
             # fit ends with the averages, which the ranks with the state of a weight have.
             each.fit(data(), epochs=2, callbacks=[SeedEachEpoch(3, 0)], verbose=0)
             strategy.check_replicas()
-        assert all(each == MPI.COMM_NULL for each in used)  # of stages that were replaced
+        assert all(each.comm == MPI.COMM_NULL for each in used)  # of stages that were replaced
         assembly = strategy.assembly
         used = [assembly.transport.communicator, *assembly.gradients.communicators]
-        assert MPI.COMM_NULL not in used
+        assert not any(each.comm == MPI.COMM_NULL for each in used)
         state = [v for v in model.optimizer.variables if len(v.shape)]
         held = np.array([has_value(v) for v in state], np.int64)
         tied = np.array(["embedding" in v.path for v in state])

@@ -90,7 +90,7 @@ def check_logs_are_means_and_the_same_on_all_ranks(
             assert logs.keys() == expected.keys(), logs
             for name, value in expected.items():
                 np.testing.assert_allclose(logs[name], value, rtol=1e-6, err_msg=name)
-            assert ranks.world.allgather(sorted(logs.items())) == [sorted(logs.items())] * 4
+            assert ranks.world.comm.allgather(sorted(logs.items())) == [sorted(logs.items())] * 4
 
 
 def check_only_the_last_rank_waits_after_its_last_forward(
@@ -102,9 +102,9 @@ def check_only_the_last_rank_waits_after_its_last_forward(
     for step in range(STEPS):
         if ranks.position == 0:
             steps.forward(step)
-            ranks.pipeline.send(step, 1)
+            ranks.pipeline.comm.send(step, 1)
         else:
-            assert ranks.pipeline.recv(source=0) == step
+            assert ranks.pipeline.comm.recv(source=0) == step
             steps.forward(step)
         record.logs()
 
@@ -118,7 +118,7 @@ def check_codes_are_read_a_step_later_on_all_ranks(
     watch = GradientWatch(ENGINE, model)
     watch.begin()
     path = model.layers[-1].kernel.path
-    world = ranks.world
+    world = ranks.world.comm
     begun: list[Callable[[], np.ndarray]] = []
 
     def train(step: int) -> None:
@@ -172,10 +172,10 @@ def check_a_loss_that_does_not_come_is_an_error(
 def main(names: list[str]) -> None:
     """Runs the checks, all with the same communicator for records, as the plans of a pipeline."""
     ranks = make_ranks(ENGINE.world, POSITIONS, REPLICAS)
-    record_world = ranks.world.Dup()
+    record_world = ranks.world.duplicate()
     for name in names:
         model = compiled()
-        transport = Transport(ranks.pipeline.Dup(), Patience(PATIENCE))
+        transport = Transport(ranks.pipeline.duplicate(), Patience(PATIENCE))
 
         def make(
             last: int,
@@ -186,7 +186,7 @@ def main(names: list[str]) -> None:
             return Record(model, ranks, record_world, last, SAMPLES, transport, Patience(timeout))
 
         globals()[name](model, ranks, make)
-        ranks.world.Barrier()
+        ranks.world.barrier()
         transport.close()
         print(f"held: {name};", flush=True)
 

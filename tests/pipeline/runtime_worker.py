@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 import keras
 import numpy as np
 import tensorflow as tf
-from mpi4py import MPI
 
+from ooodist.engines.communicator import Communicator
 from ooodist.pipeline.runtime.boundary import TensorBoundary
 from ooodist.pipeline.runtime.runtime import Runtime
 from ooodist.pipeline.runtime.transport import Transport
@@ -165,12 +165,12 @@ def unique(variables: Iterable[keras.Variable]) -> list[keras.Variable]:
 
 def main(model_name: str, microbatches: int, names: list[str]) -> None:
     """Trains under each schedule; raises AssertionError where a variable differs."""
-    world = MPI.COMM_WORLD
+    world = Communicator.of_all()
     job = Job(model_name, microbatches)
     start = [v.numpy() for v in job.variables()]
     losses = train_whole(job)
     expected = {v.path: v.numpy() for v in job.variables()}
-    transport = Transport(world.Dup(), Patience(60))
+    transport = Transport(world.duplicate(), Patience(60))
     placed: dict[tuple[int, ...], Stages] = {}
     for name in names:
         schedule = SCHEDULES[name](world.size, microbatches)
@@ -180,7 +180,7 @@ def main(model_name: str, microbatches: int, names: list[str]) -> None:
         for variable, value in zip(job.variables(), start, strict=True):
             variable.assign(value)
         own_losses = train_pipeline(job, schedule, stages, transport)
-        found = world.allreduce(np.array(own_losses))
+        found = world.all_reduce(np.array(own_losses), "sum")
         np.testing.assert_allclose(found, losses, rtol=TOLERANCE)
         compared = compare(job, stages, schedule, world.rank, expected)
         print(f"held: {model_name}, {name}, rank {world.rank}, {compared} variables", flush=True)

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
+from ooodist.engines.communicator import Communicator
 from ooodist.pipeline.runtime.boundary import TensorBoundary
 from ooodist.pipeline.runtime.transport import Transport
 from ooodist.planner.pipeline.actions import FORWARD
@@ -64,7 +65,7 @@ def check_tensors_arrive(transport: Transport) -> None:
 
 def check_sums_and_broadcasts_have_a_root(transport: Transport) -> None:
     """In flight at the same time, of several dtypes, one of them without elements."""
-    world = MPI.COMM_WORLD
+    world = Communicator.of_all()
     sums, sent = [], []
     for root in (0, 1):
         own = np.arange(6, dtype=np.float32).reshape(2, 3) * (1 + world.rank)
@@ -84,7 +85,7 @@ def check_sums_and_broadcasts_have_a_root(transport: Transport) -> None:
 
 def check_two_ranks_get_the_same_sums(transport: Transport) -> None:
     """Those of one process, bit for bit; in flight together, and each knows when it ran."""
-    world, began = MPI.COMM_WORLD.Dup(), time.perf_counter()
+    world, began = Communicator.of_all(), time.perf_counter()
     sizes = (LARGE // 8, 0, 7, LARGE // 4)
     values = [np.random.default_rng(size).normal(size=(2, size)) for size in sizes]
     values.append(np.arange(10).reshape(2, 5))
@@ -174,7 +175,7 @@ def check_the_end_of_the_thread_is_seen(transport: Transport) -> None:
 
 def main(name: str) -> None:
     """Runs one check on this rank."""
-    transport = Transport(MPI.COMM_WORLD.Dup(), Patience(LIMIT))
+    transport = Transport(Communicator.of_all(), Patience(LIMIT))
     globals()[name](transport)
     MPI.COMM_WORLD.Barrier()
     transport.close()

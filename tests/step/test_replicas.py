@@ -81,3 +81,37 @@ def test_a_model_that_rank_0_alone_has_loaded_goes_on(
     assert steps == other_steps == 4
     for one, other in zip(weights, others, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_weight_that_one_rank_alone_has_changed_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On all ranks; what those have that need not have it does not matter."""
+
+    def work(engine: Engine) -> None:
+        weights = [keras.Variable([1.0, 2.0], name=name) for name in ("one", "two", "three")]
+        everywhere = range(engine.size)
+        replicas.check_copies(engine, [(weight, everywhere) for weight in weights])
+        if engine.rank == 2:
+            weights[0].assign([1.0, 3.0])
+            weights[1].assign([-0.0, 2.0])
+        replicas.check_copies(engine, [(weights[0], (0, 1)), (weights[2], everywhere)])
+        replicas.check_copies(engine, [(weights[0], (0, 1)), (weights[1], (0, 2))])
+
+    errors = on_ranks(monkeypatch, work, size=3)
+    assert all(isinstance(error, ooodist.UserError) for error in errors), errors
+    assert {str(error).partition(":")[0] for error in errors} == {
+        "weight two is not the same on all ranks that have it (0, 2)"
+    }
+
+
+def test_the_mean_is_of_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(engine: Engine) -> list[list[float]]:
+        same, other = keras.Variable([0.1, 0.2]), keras.Variable([float(engine.rank), 4.0])
+        kept = same.value
+        replicas.average(engine, [same, other])
+        assert same.value is kept
+        return [same.numpy().tolist(), other.numpy().tolist()]
+
+    tenths = np.array([0.1, 0.2], np.float32).tolist()
+    assert on_ranks(monkeypatch, work) == [[tenths, [0.5, 4.0]]] * 2

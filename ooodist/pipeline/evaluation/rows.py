@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from mpi4py import MPI
 
-from ooodist.engines.mpi_messages import messages_of, wait
+from ooodist.engines.arrays import messages_of
 from ooodist.util.patience import Patience
+
+if TYPE_CHECKING:
+    from ooodist.engines.communicator import Communicator
 
 
 def gather_rows(
-    arrays: Sequence[np.ndarray], ranks: MPI.Comm, patience: Patience
+    arrays: Sequence[np.ndarray], ranks: Communicator, patience: Patience
 ) -> list[np.ndarray] | None:
     """The rows of all ranks, one rank's behind the other's, on rank 0; None on others.
 
@@ -26,15 +29,17 @@ def gather_rows(
     Raises:
         UserError: a message did not come in time.
     """
+    number, what = "the number of predictions", "the predictions of another pipeline"
     own = np.array([len(array) for array in arrays], np.int64)
-    rows = np.empty((ranks.size, len(arrays)), np.int64)
-    wait(ranks.Iallgather(own, rows), "the number of predictions", patience)
-    what = "the predictions of another pipeline"
     if ranks.rank:
+        ranks.send([own], 0).wait(number, patience)
         for array in arrays:
-            for part in messages_of(np.ascontiguousarray(array)):
-                wait(ranks.Isend([part, MPI.BYTE], 0), what, patience)
+            messages = messages_of(np.ascontiguousarray(array))
+            ranks.send(messages, 0).wait(what, patience)
         return None
+    rows = np.tile(own, (ranks.size, 1))
+    for rank in range(1, ranks.size):
+        ranks.receive([rows[rank]], rank).wait(number, patience)
     gathered = [
         np.empty((count, *array.shape[1:]), array.dtype)
         for count, array in zip(rows.sum(axis=0), arrays, strict=True)
@@ -45,7 +50,6 @@ def gather_rows(
             place = whole[end - count : end]
             if rank == 0:
                 place[:] = array
-                continue
-            for part in messages_of(place):
-                wait(ranks.Irecv([part, MPI.BYTE], rank), what, patience)
+            else:
+                ranks.receive(messages_of(place), rank).wait(what, patience)
     return gathered

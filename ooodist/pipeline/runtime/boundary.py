@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from ooodist.engines.devices import wait_for_gpu
 from ooodist.graph.ops import num_bytes
-from ooodist.pipeline.runtime.transport import takes_gpu_memory
+from ooodist.pipeline.ranks import Ranks
 from ooodist.planner.pipeline.actions import FORWARD
 
 logger = logging.getLogger("ooodist")
@@ -116,11 +116,11 @@ def aligned_zeros(num_bytes: int) -> np.ndarray:
     return room[begin : begin + num_bytes]
 
 
-def is_direct() -> bool:
+def is_direct(ranks: Ranks) -> bool:
     """Whether messages go from GPU to GPU, without passing through the host."""
     if not tf.config.get_visible_devices("GPU"):
         return False
-    direct = takes_gpu_memory()
+    direct = ranks.world.takes_gpu_memory()
     way = "are sent from GPU to GPU" if direct else "go through the host: MPI is not CUDA-aware"
     logger.info("messages between stages %s", way)
     return direct

@@ -10,7 +10,7 @@ begin only when the last W is done::
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import keras
@@ -18,30 +18,36 @@ import numpy as np
 import tensorflow as tf
 
 from ooodist.pipeline.runtime.boundary import aligned_zeros, as_bytes, from_bytes
+from ooodist.step.sending.chunks import unflatten
 from ooodist.step.sharding.state import summed_as
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bucket:
     """Weights whose gradients are summed together.
 
     Attributes:
-        variables: the weights, all of which are summed in one dtype.
+        weights: by name, all of which are summed in one dtype.
         root: the rank among the replicas that gets the sum; None: all get it.
     """
 
-    variables: tuple[keras.Variable, ...]
+    weights: Mapping[str, keras.Variable]
     root: int | None = None
+
+    @property
+    def first(self) -> str:
+        """The name of the first weight."""
+        return next(iter(self.weights))
 
     @property
     def dtype(self) -> np.dtype:
         """The dtype of the sum."""
-        return summed_as(self.variables[0])
+        return summed_as(self.weights[self.first])
 
     @property
     def sizes(self) -> list[int]:
         """The number of elements of each weight."""
-        return [int(np.prod(variable.shape)) for variable in self.variables]
+        return [int(np.prod(variable.shape)) for variable in self.weights.values()]
 
     def empty(self) -> np.ndarray:
         """A flat array for the sum, zeros of shape (all elements,)."""
@@ -64,8 +70,9 @@ class Bucket:
 
     def unpack(self, flat: tf.Tensor) -> list[tf.Tensor]:
         """The weights' parts of such a tensor, in their shapes and dtypes."""
-        pairs = zip(tf.split(flat, self.sizes), self.variables, strict=True)
-        return [tf.cast(tf.reshape(part, each.shape), each.dtype) for part, each in pairs]
+        weights = self.weights.values()
+        parts = unflatten(flat, [weight.shape for weight in weights])
+        return [tf.cast(part, each.dtype) for part, each in zip(parts, weights, strict=True)]
 
 
 def by_layer(variables: Iterable[keras.Variable]) -> list[tuple[keras.Variable, ...]]:

@@ -5,8 +5,10 @@
     last W of a bucket --> sum over its owners (peers in other pipelines; other stages that share
     the weight) --> update
 
-MPI sums them, and not an engine of data parallelism (Horovod, TensorFlow's collectives): each of
-those has one group of ranks, all of them, and MPI is there for the stages' messages anyway.
+An engine of data parallelism (Horovod, TensorFlow's collectives) sums over all ranks, inside of a
+traced step. Here some ranks sum, and a sum begins between two actions of the schedule, which no
+traced function contains. So a transport sums NumPy arrays; how weights are divided into buckets,
+and among the replicas that update them, is the same for both (`ooodist.step.sharding`).
 
 With a sharded optimizer, only the replica that updates the weight gets the sum (sharding.py).
 
@@ -20,7 +22,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
-from mpi4py import MPI
 
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.buckets import Bucket, by_layer
@@ -49,7 +50,7 @@ class Gradients:
         variables: those of them that are trained, in the order of the model, by name.
         updated: those of ``variables`` that this rank updates, by name.
         buckets: ``variables``, as they are summed.
-        communicators: those that this object has made and this rank is in.
+        communicators: those that this object has made, for weights at several positions.
     """
 
     def __init__(
@@ -78,12 +79,12 @@ class Gradients:
         self.variables = own
         self._users = users  # this rank's stages that have the weight
         # In the same order on all ranks, as MPI requires.
-        groups = sorted(set(self.owners.values()))
-        communicators = {group: ranks.those_at(group) for group in groups}
-        self._those = {name: communicators[self.owners[name]] for name in own}
-        self.communicators = [each for each in communicators.values() if each != MPI.COMM_NULL]
+        groups = sorted({group for group in self.owners.values() if len(group) > 1})
+        those = {group: ranks.those_at(group) for group in groups}
+        self._those = {name: those.get(self.owners[name], ranks.peers) for name in own}
+        self.communicators = list(those.values())
         self._left: dict[str, int] = {}
-        self._sums: dict[int, Message] = {}  # by index of the bucket
+        self._sums: dict[Bucket, Message] = {}
         self._zero = tf.zeros([])
         self.select(None)
 
@@ -96,21 +97,16 @@ class Gradients:
         trained = {n: v for n, v in self.own.items() if weights is None or n in weights}
         self.variables = trained
         self.updated = {name: each for name, each in trained.items() if self.updates(name)}
-        shared = sorted(name for name in trained if self._is_shared(name))  # alike on all ranks
         alone = [name for name in trained if not self._is_shared(name)]
-        stages = {self._users[name] for name in alone}
+        shared = sorted(trained.keys() - alone)  # in the same order on all ranks
         self.buckets = [
-            Bucket(tuple(group), self._updated_by.get(self._name_of(group[0])))
-            for users in sorted(stages)
+            Bucket({self._name_of(each): each for each in group}, self._root_of(group[0]))
+            for users in sorted({self._users[name] for name in alone})
             for group in self._groups([trained[n] for n in alone if self._users[n] == users])
         ]
         # Positions that share a weight need its sum each, in one replica: all ranks get it.
-        self.buckets += [Bucket((trained[name],)) for name in shared]
-        self._bucket_of = {
-            name: index
-            for index, bucket in enumerate(self.buckets)
-            for name in self._names_of(bucket)
-        }
+        self.buckets += [Bucket({name: trained[name]}) for name in shared]
+        self._bucket_of = {name: bucket for bucket in self.buckets for name in bucket.weights}
         # One call for all: a call for each sum takes longer than the update of a small model.
         self._read_all = tf.function(self._read, autograph=False)
         self._clear_all = tf.function(self._clear, autograph=False)
@@ -144,7 +140,7 @@ class Gradients:
         """Divides weights that the same stages of this rank use, and no other rank's."""
         groups = divide(
             by_layer(variables),
-            lambda layer: (summed_as(layer[0]), self._updated_by.get(self._name_of(layer[0]))),
+            lambda layer: (summed_as(layer[0]), self._root_of(layer[0])),
             lambda layer: sum(map(size_of, layer)),
             bucket_bytes(sum(map(size_of, variables))),
         )
@@ -152,15 +148,15 @@ class Gradients:
 
     def are_done(self, variables: Iterable[keras.Variable]) -> None:
         """Called when all micro-batches of a stage have added to these; starts complete sums."""
-        done: list[int] = []
+        done: list[Bucket] = []
         for name in map(self._name_of, variables):
             self._left[name] -= 1
             # Ranks with other stages finish a shared weight in another order: its sum starts last.
             if not self._left[name] and not self._is_shared(name):
                 done.append(self._bucket_of[name])
-        for index in dict.fromkeys(done):
-            if not any(self._left[name] for name in self._names_of(self.buckets[index])):
-                self._begin_sum(index)
+        for bucket in dict.fromkeys(done):
+            if not any(self._left[name] for name in bucket.weights):
+                self._begin_sum(bucket)
 
     def begun_by(
         self, variables: Mapping[int, Sequence[keras.Variable]]
@@ -171,11 +167,11 @@ class Gradients:
             variables: the trained variables of each stage, by number.
         """
         begun: dict[int, list[Bucket]] = {}
-        seen: set[int] = set()
+        seen: set[Bucket] = set()
         for number in sorted(variables):  # the first stage is the last to be done
             names = map(self._name_of, variables[number])
             own = dict.fromkeys(self._bucket_of[n] for n in names if not self._is_shared(n))
-            begun[number] = [self.buckets[index] for index in own if index not in seen]
+            begun[number] = [bucket for bucket in own if bucket not in seen]
             seen.update(own)
         return begun
 
@@ -193,12 +189,8 @@ class Gradients:
             since: the time from which they are counted, as ``time.perf_counter()``.
         """
         found = [
-            Exchange(
-                self._users[self._names_of(self.buckets[index])[0]][0],
-                message.began - since,
-                message.ended - since,
-            )
-            for index, message in self._sums.items()
+            Exchange(self._users[bucket.first][0], message.began - since, message.ended - since)
+            for bucket, message in self._sums.items()
         ]
         return sorted(found, key=lambda each: each.end)
 
@@ -208,24 +200,23 @@ class Gradients:
         Raises:
             Stalled: another rank does not take part in time.
         """
-        for index, bucket in enumerate(self.buckets):
-            if self._is_shared(self._names_of(bucket)[0]):
-                self._begin_sum(index)
+        for bucket in self.buckets:
+            if self._is_shared(bucket.first):
+                self._begin_sum(bucket)
         self.wait_for_begun()
         totals = {
-            str(index): self.buckets[index].as_tensor(message.arrays[0])
-            for index, message in self._sums.items()
-            if self.buckets[index].root in (None, self._replica)
+            bucket.first: bucket.as_tensor(message.arrays[0])
+            for bucket, message in self._sums.items()
+            if bucket.root in (None, self._replica)
         }
         return list(self._read_all(totals))
 
     def _read(self, totals: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
-        """The gradients: these totals, by bucket, and the others' sums."""
+        """The gradients: these totals, by the first weight of a bucket, and the others' sums."""
         found: dict[str, tf.Tensor] = {}
-        for index, bucket in enumerate(self.buckets):
-            if str(index) in totals:
-                unpacked = bucket.unpack(totals[str(index)])
-                found |= zip(self._names_of(bucket), unpacked, strict=True)
+        for first, total in totals.items():
+            bucket = self._bucket_of[first]
+            found |= zip(bucket.weights, bucket.unpack(total), strict=True)
         return [
             found[name] if name in found else self.accumulators[name].read_value()
             for name in self.updated
@@ -245,21 +236,21 @@ class Gradients:
                 zeros = tf.fill(accumulator.shape, tf.cast(zero, accumulator.dtype))
                 done = [accumulator.assign(zeros, read_value=False)]
 
-    def _begin_sum(self, index: int) -> None:
-        names = self._names_of(self.buckets[index])
-        communicator = self._those[names[0]]
+    def _begin_sum(self, bucket: Bucket) -> None:
+        communicator = self._those[bucket.first]
         if communicator.size > 1:
-            bucket = self.buckets[index]
+            names = list(bucket.weights)
             flat = bucket.pack([self.accumulators[name].value() for name in names])
             what = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
             shown = f"the sum of {what}"
-            self._sums[index] = self._transport.sum(shown, communicator, flat, bucket.root)
+            self._sums[bucket] = self._transport.sum(shown, communicator, flat, bucket.root)
+
+    def _root_of(self, variable: keras.Variable) -> int | None:
+        """The only replica that updates a weight; None: all do."""
+        return self._updated_by.get(self._name_of(variable))
 
     def _name_of(self, variable: keras.Variable) -> str:
         return self._names[id(variable)]
-
-    def _names_of(self, bucket: Bucket) -> list[str]:
-        return [self._name_of(variable) for variable in bucket.variables]
 
     def _is_shared(self, name: str) -> bool:
         """Whether several positions have this weight."""

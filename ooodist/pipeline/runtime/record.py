@@ -14,19 +14,20 @@ step, and are read when it ends: on all ranks in the same step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from mpi4py import MPI
 
-from ooodist.engines.mpi_messages import wait
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.transport import Transport
 from ooodist.step.backward import variable_names
 from ooodist.step.finiteness.finite import Checked
 from ooodist.util.patience import Patience
+
+if TYPE_CHECKING:
+    from ooodist.engines.communicator import Communicator, Transfer
 
 _LOSS, _METRICS = 0, 1  # tags
 
@@ -53,7 +54,7 @@ class Record:
         self,
         model: keras.Model,
         ranks: Ranks,
-        world: MPI.Comm,
+        world: Communicator,
         last: int,
         batch_size: int,
         transport: Transport,
@@ -70,7 +71,7 @@ class Record:
         self._update = tf.function(self._update_loss, autograph=False)
         self._names = sorted(model.get_metrics_result())  # which all ranks call together
         self._own = np.empty(0)  # the metrics of this pipeline, on its last rank
-        self._sent: list[MPI.Request] = []
+        self._sent: list[Transfer] = []
         names = variable_names(model.trainable_variables)[::-1]
         self.checked = [Checked(0, name) for name in names]
         self._codes: dict[str | None, int] = {name: code for code, name in enumerate(names, 1)}
@@ -86,22 +87,21 @@ class Record:
         Raises:
             UserError: the loss of another rank does not come in time.
         """
-        MPI.Request.Waitall(self._sent)  # of the step before; it was received long ago
+        for sent in self._sent:  # in the step before; it was received long ago
+            sent.wait()
         if self._ranks.position != self._last:
             part = np.array([loss])
-            self._sent = [self._world.Isend(part, self._rank_of(self._last), _LOSS)]
+            self._sent = [self._world.send([part], self._rank_of(self._last), _LOSS)]
             return
         total = loss
         for position in range(self._ranks.positions):
             if position != self._last:
-                part = np.empty(1)
-                request = self._world.Irecv(part, self._rank_of(position), _LOSS)
-                wait(request, f"the loss of position {position}", self._patience)
-                total += float(part[0])
+                source, what = self._rank_of(position), f"the loss of position {position}"
+                total += float(self._received(1, source, _LOSS, what)[0])
         found = self._update(tf.constant(total, tf.float32), self._batch_size)
         self._own = np.array([float(found[name]) for name in self._names])
         others = (rank for rank in range(self._world.size) if rank != self._world.rank)
-        self._sent = [self._world.Isend(self._own, rank, _METRICS) for rank in others]
+        self._sent = [self._world.send([self._own], rank, _METRICS) for rank in others]
 
     def logs(self) -> dict[str, Any]:
         """The logs of the step whose F are done: means over the replicas.
@@ -113,9 +113,7 @@ class Record:
         for replica in range(self._ranks.replicas):  # in the same order on all ranks
             values, source = self._own, self._rank_of(self._last, replica)
             if source != self._world.rank:
-                values = np.empty(len(self._names))
-                request = self._world.Irecv(values, source, _METRICS)
-                wait(request, "the metrics", self._patience)
+                values = self._received(len(self._names), source, _METRICS, "the metrics")
             total += values
         return dict(zip(self._names, total / self._ranks.replicas, strict=True))
 
@@ -140,6 +138,11 @@ class Record:
             return codes
 
         return arrived
+
+    def _received(self, count: int, source: int, tag: int, what: str) -> np.ndarray:
+        values = np.empty(count)
+        self._world.receive([values], source, tag).wait(what, self._patience)
+        return values
 
     def _rank_of(self, position: int, replica: int | None = None) -> int:
         """The rank at a position of a pipeline; None: of this rank's."""

@@ -1,4 +1,4 @@
-"""Messages between the ranks of a pipeline over MPI, transferred while TensorFlow computes.
+"""Messages between the ranks of a pipeline, transferred while TensorFlow computes.
 
 A large message makes progress only while its sender and its receiver are inside MPI. So one thread
 of each rank does nothing but poll MPI::
@@ -12,41 +12,28 @@ Receives are posted before their messages are needed, so that each message finds
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from mpi4py import MPI
 
-from ooodist.engines.mpi_messages import messages_of
 from ooodist.engines.priority import let_come_first
-from ooodist.errors import UserError
 from ooodist.util.patience import Patience
+
+if TYPE_CHECKING:
+    from ooodist.engines.communicator import Communicator, Transfer
 
 # Between two polls of the messages in transit; each takes some 10 us of a core.
 POLL_SECONDS = 100e-6  # while the rank waits for a message
 PATIENT_POLL_SECONDS = 1e-3  # while it computes
-SUM_TAG = 32_767  # of sums; others on their communicators take small ones
 _END, _WAKE = object(), object()  # control items for the thread, among the messages
 NICENESS = -10  # of the thread, where the system allows it
 FAILURE_SECONDS = 0.1  # between two checks of whether the thread has failed
-
-
-def takes_gpu_memory() -> bool:
-    """Whether this MPI reads and writes the memory of GPUs ("CUDA-aware")."""
-    library = ctypes.CDLL(MPI.__file__)  # also finds symbols of the MPI that mpi4py has loaded
-    if hasattr(library, "MPIX_Query_cuda_support"):  # Open MPI
-        return bool(library.MPIX_Query_cuda_support())
-    if hasattr(library, "MPIX_GPU_query_support"):  # MPICH; 0 is CUDA
-        answer = ctypes.c_int(0)
-        library.MPIX_GPU_query_support(0, ctypes.byref(answer))
-        return bool(answer.value)
-    return False
 
 
 @dataclass
@@ -57,23 +44,21 @@ class Message:
         name: the action that sends or waits for it, as ``2RECV_F0``; for error messages.
         failing: what has not happened if it does not complete; for error messages.
         arrays: NumPy arrays, or other memory that MPI takes; received data is written into them.
-        start: starts the transfer and returns MPI's requests.
-        finish: called when all requests have completed, by the thread; None: nothing is left to do.
+        start: starts the transfer.
         not_before: held back until this time of ``time.monotonic()``, in seconds.
-        requests: MPI's requests, once started.
+        transfer: the transfer, once started.
         began: when it was started, as ``time.perf_counter()``.
         ended: when a poll found that it had completed; while the rank computes, up to a millisecond
             later than it had.
-        done: set when all requests have completed, and ``finish`` has returned.
+        done: set when it has completed.
     """
 
     name: str
     failing: str
     arrays: Sequence[Any]
-    start: Callable[[], list[MPI.Request]]
-    finish: Callable[[], None] | None = None
+    start: Callable[[], Transfer]
     not_before: float = 0.0
-    requests: list[MPI.Request] = field(default_factory=list)
+    transfer: Transfer | None = None
     began: float = 0.0
     ended: float = 0.0
     done: threading.Event = field(default_factory=threading.Event)
@@ -81,13 +66,11 @@ class Message:
     def begin(self) -> None:
         """Starts the transfer."""
         self.began = time.perf_counter()
-        self.requests = self.start()
+        self.transfer = self.start()
 
     def look(self) -> None:
         """Notes whether it has completed; MPI makes progress meanwhile."""
-        if MPI.Request.Testall(self.requests):
-            if self.finish is not None:
-                self.finish()
+        if self.transfer is not None and self.transfer.is_complete():
             self.ended = time.perf_counter()
             self.done.set()
 
@@ -106,13 +89,8 @@ class Transport:
         UserError: MPI was started without MPI_THREAD_MULTIPLE.
     """
 
-    def __init__(self, communicator: MPI.Comm, patience: Patience) -> None:
-        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-            raise UserError(
-                "this MPI was started without support for several threads (MPI_THREAD_MULTIPLE), "
-                "which messages beside a computation need; use an MPI that has it, as Debian's "
-                "Open MPI, and leave mpi4py.rc.thread_level as it is"
-            )
+    def __init__(self, communicator: Communicator, patience: Patience) -> None:
+        communicator.check_threads()
         self.communicator = communicator
         self._patience = patience
         self._posted: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -127,19 +105,16 @@ class Transport:
     @property
     def rank(self) -> int:
         """This process's rank in the communicator."""
-        return int(self.communicator.rank)
+        return self.communicator.rank
 
     @property
     def largest_tag(self) -> int:
-        """The largest tag that this MPI allows; MPI guarantees at least 32,767."""
-        return cast(int, MPI.COMM_WORLD.Get_attr(MPI.TAG_UB))
+        """The largest tag of a message."""
+        return self.communicator.largest_tag
 
     def receive(self, name: str, peer: int, tag: int, arrays: Sequence[Any]) -> Message:
         """Begins to receive into the arrays; returns at once."""
-
-        def start() -> list[MPI.Request]:
-            return [self.communicator.Irecv([array, MPI.BYTE], peer, tag) for array in arrays]
-
+        start = partial(self.communicator.receive, arrays, peer, tag)
         return self._post(Message(name, f"the message is not sent by rank {peer}", arrays, start))
 
     def send(
@@ -160,11 +135,8 @@ class Transport:
             arrays: what is sent.
             link_seconds: transfer time on an emulated link, which carries one message at a time.
         """
-
-        def start() -> list[MPI.Request]:
-            return [self.communicator.Isend([array, MPI.BYTE], peer, tag) for array in arrays]
-
         failing = f"the message is not taken by rank {peer}"
+        start = partial(self.communicator.send, arrays, peer, tag)
         message = Message(name, failing, arrays, start)
         if link_seconds:
             free = max(time.monotonic(), self._link_free.get(peer, 0.0)) + link_seconds
@@ -174,7 +146,7 @@ class Transport:
         return self._post(message)
 
     def sum(
-        self, name: str, communicator: MPI.Comm, array: np.ndarray, root: int | None = None
+        self, name: str, communicator: Communicator, array: np.ndarray, root: int | None = None
     ) -> Message:
         """Begins to sum an array over the ranks of a communicator, in place.
 
@@ -186,43 +158,17 @@ class Transport:
             array: this rank's; must not be changed until it is done.
             root: the only rank that gets the sum; None: all do. MPI may add in another order then.
         """
-
-        if root is None and communicator.size == 2:
-            return self._sum_of_two(name, communicator, array)
-
-        def start() -> list[MPI.Request]:
-            if root is None:
-                return [communicator.Iallreduce(MPI.IN_PLACE, array, op=MPI.SUM)]
-            if root == communicator.rank:
-                return [communicator.Ireduce(MPI.IN_PLACE, array, op=MPI.SUM, root=root)]
-            return [communicator.Ireduce(array, None, op=MPI.SUM, root=root)]
-
+        start = partial(communicator.begin_sum, array, root)
         return self._post(Message(name, _not_all_of(communicator), [array], start))
 
-    def _sum_of_two(self, name: str, communicator: MPI.Comm, array: np.ndarray) -> Message:
-        """Both send theirs and add. Open MPI would let one send, and then the other send the sum:
-        the same bytes, but only one way at a time, which takes twice as long."""
-        peer, other = 1 - communicator.rank, np.empty_like(array)
-        own, received = messages_of(array), messages_of(other)
-
-        def start() -> list[MPI.Request]:
-            receives = [communicator.Irecv([part, MPI.BYTE], peer, SUM_TAG) for part in received]
-            return receives + [communicator.Isend([part, MPI.BYTE], peer, SUM_TAG) for part in own]
-
-        def add() -> None:
-            np.add(array, other, out=array)
-
-        return self._post(Message(name, _not_all_of(communicator), [array], start, add))
-
-    def broadcast(self, name: str, communicator: MPI.Comm, array: np.ndarray, root: int) -> Message:
+    def broadcast(
+        self, name: str, communicator: Communicator, array: np.ndarray, root: int
+    ) -> Message:
         """Begins to send an array from a rank of a communicator to all others, into theirs.
 
         All of them begin their sums and broadcasts in the same order.
         """
-
-        def start() -> list[MPI.Request]:
-            return [communicator.Ibcast(part, root=root) for part in messages_of(array)]
-
+        start = partial(communicator.begin_broadcast, array, root)
         return self._post(Message(name, _not_all_of(communicator), [array], start))
 
     def wait(self, message: Message) -> float:
@@ -306,5 +252,5 @@ class Transport:
         return found
 
 
-def _not_all_of(communicator: MPI.Comm) -> str:
+def _not_all_of(communicator: Communicator) -> str:
     return f"not all of the {communicator.size} ranks have come to it"

@@ -16,12 +16,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras.optimizers import LossScaleOptimizer, Optimizer
-from mpi4py import MPI
 
 from ooodist.compat.attributes import replaced
-from ooodist.engines.mpi_messages import wait
+from ooodist.engines.arrays import ArrayExchange
 from ooodist.errors import UserError
 from ooodist.step.finiteness.finite import GradientSums
+from ooodist.step.optimizer import without_scaling
 from ooodist.step.update_order import one_after_the_other
 
 
@@ -33,7 +33,7 @@ class Update:
         weights: the weights that this rank updates, by name.
         counted: for each, whether this rank counts it in the norm; a weight that several ranks
             update is counted on one of them.
-        others: communicator of the ranks that update the other weights.
+        others: the ranks that update the other weights, and this one.
         updating: context entered around the update while it is traced; None for none.
         share: called at the end: gives new values to ranks that have them from this one, or this
             one from them; None where each rank updates all of its weights.
@@ -54,16 +54,14 @@ class Update:
         optimizer: Optimizer,
         weights: Mapping[str, keras.Variable],
         counted: Sequence[bool],
-        others: MPI.Comm,
+        others: ArrayExchange,
         updating: Callable[[], AbstractContextManager[None]] | None = None,
         share: Callable[[], None] | None = None,
         *,
         skips: bool = False,
     ) -> None:
         self._optimizer = optimizer
-        self._inner = optimizer
-        if isinstance(optimizer, LossScaleOptimizer):
-            self._inner = optimizer.inner_optimizer
+        self._inner = without_scaling(optimizer)
         if self._inner.gradient_accumulation_steps:
             raise UserError(
                 "optimizer.gradient_accumulation_steps is "
@@ -106,9 +104,7 @@ class Update:
     def _of_all(self, gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         """The factor that clips the global norm, and whether the gradients are finite."""
         mine = np.array([float(value) for value in self._look(list(gradients))])
-        everybody = np.empty_like(mine)
-        wait(self._others.Iallreduce(mine, everybody, op=MPI.SUM))
-        squares, not_finite = everybody
+        squares, not_finite = self._others.all_reduce(mine, "sum")
         factor = 1.0
         limit = self._inner.global_clipnorm
         if limit and not not_finite:
@@ -122,6 +118,7 @@ class Update:
             if counts:
                 with tf.control_dependencies(squares[-1:]):  # one copy in float64 at a time
                     squares.append(tf.reduce_sum(tf.square(tf.cast(gradient, tf.float64))))
+        # Each element, as Keras: with a large scale, a sum may overflow where no element does.
         strange = [tf.reduce_any(~tf.math.is_finite(g)) for g in gradients]
         total = tf.add_n(squares) if squares else tf.zeros([], tf.float64)
         any_strange = tf.reduce_any(tf.stack(strange)) if strange else tf.constant(value=False)

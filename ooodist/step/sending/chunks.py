@@ -1,8 +1,9 @@
-"""Large gradients travel in chunks, which are exchanged one by one."""
+"""Large gradients travel in chunks, which are exchanged one by one; small ones share a bucket."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -36,3 +37,15 @@ def split(gradient: tf.Tensor, exchange: PlannedExchange) -> list[tf.Tensor]:
 def join(chunks: Sequence[tf.Tensor], shape: tf.TensorShape) -> tf.Tensor:
     """The gradient of which these are all chunks."""
     return tf.reshape(tf.concat(chunks, axis=0), shape)
+
+
+def flatten(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Tensors of one dtype as a flat one, as they travel in a bucket."""
+    flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
+    return flat[0] if len(flat) == 1 else tf.concat(flat, axis=0)
+
+
+def unflatten(flat: tf.Tensor, shapes: Sequence[Sequence[int]]) -> list[tf.Tensor]:
+    """The tensors of these shapes of which :func:`flatten` has made one."""
+    parts = tf.split(flat, [math.prod(shape) for shape in shapes])
+    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -42,6 +42,7 @@ from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.step.backward import variable_names
 from ooodist.step.optimizer import optimizer_state_of, without_scaling
 from ooodist.step.replicas import agree_on_names
+from ooodist.step.sending.chunks import flatten, unflatten
 from ooodist.step.sharding.grouping import divide
 from ooodist.step.sharding.ownership import divided
 from ooodist.step.sharding.state import optimizer_bytes, size_of, state_bytes
@@ -216,23 +217,12 @@ class ShardedOptimizer:
         optimizer, rank = without_scaling(self._optimizer), self._engine.rank
         owners = {} if all_weights else self._rank_of
         others = {id(self._weights[name]) for name, owner in owners.items() if owner != rank}
-        train_those_with_values(self._optimizer, list(self._weights.values()), others)
+        weights = list(self._weights.values())
+        train_those_with_values(self._optimizer, weights, others, lambda: self._share_now())
         attributes = vars(optimizer)  # set past Keras, which would track what is set
         attributes.pop("apply", None)
-        if all_weights:
-            return
-        attributes["apply"] = MethodType(self._apply, optimizer)
-        if optimizer.use_ema:
-            attributes["finalize_variable_values"] = self._finalizing(
-                optimizer.finalize_variable_values
-            )
-
-    def _finalizing(self, own: Callable[[Any], None]) -> Callable[[Any], None]:
-        def finalize(weights: Any) -> None:
-            own(weights)
-            self._share_now()
-
-        return finalize
+        if not all_weights:
+            attributes["apply"] = MethodType(self._apply, optimizer)
 
     # The step
 
@@ -275,15 +265,14 @@ class ShardedOptimizer:
             root, weights = self._rank_of[names[0]], [self._weights[name] for name in names]
             gradients = [g for g in map(arrived.get, names) if g is not None]
             with tf.control_dependencies(tf.nest.flatten(gradients, expand_composites=True)):
-                values = [tf.reshape(weight.value, [-1]) for weight in weights]
-                whole = values[0] if len(values) == 1 else tf.concat(values, 0)
+                whole = flatten([weight.value for weight in weights])
                 name = f"weights/{names[0]}.{whole.dtype.name}.{whole.shape.num_elements()}"
                 new = self._broadcast(whole, name, root)
             if root == self._engine.rank:
                 continue
-            parts = tf.split(new, [value.shape.num_elements() for value in values])
-            for weight, part in zip(weights, parts, strict=True):
-                weight.value.assign(tf.reshape(part, weight.shape), read_value=False)
+            values = unflatten(new, [weight.shape for weight in weights])
+            for weight, value in zip(weights, values, strict=True):
+                weight.value.assign(value, read_value=False)
 
     def _broadcast(self, whole: tf.Tensor, name: str, root: int) -> tf.Tensor:
         """The flat tensor of a rank on all ranks, sent in pieces."""

@@ -18,7 +18,8 @@ from mpi4py import MPI
 import ooodist
 from ooodist import engines
 from ooodist.compat import keras_deferred
-from ooodist.engines import mpi_messages
+from ooodist.engines import arrays
+from ooodist.engines.communicator import Communicator
 from ooodist.errors import UserError
 from ooodist.pipeline.evaluation import rows
 from ooodist.util.patience import Patience
@@ -273,8 +274,8 @@ def check_elastic() -> None:
 
 def check_rows_come_together() -> None:
     """Those of all ranks, in parts that MPI takes, of any number of rows."""
-    ranks, most = MPI.COMM_WORLD, mpi_messages.MOST_BYTES
-    for mpi_messages.MOST_BYTES in (7, most):
+    ranks, most = Communicator.of_all(), arrays.MOST_BYTES
+    for arrays.MOST_BYTES in (7, most):
         for counts in ((3, 5), (0, 4), (2, 0)):
             mine = counts[ranks.rank]
             first = np.arange(10.0 * mine).reshape(mine, 2, 5) + 1000 * ranks.rank

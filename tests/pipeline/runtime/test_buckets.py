@@ -14,8 +14,8 @@ from ooodist.pipeline.runtime.buckets import Bucket, by_layer
 def test_packs_and_unpacks(dtype: str) -> None:
     """16-bit floats are summed in 32 bits, and rounded once."""
     shapes: list[tuple[int, ...]] = [(3, 2), (), (0,), (5,)]
-    variables = tuple(keras.Variable(np.ones(shape), dtype=dtype) for shape in shapes)
-    bucket = Bucket(variables)
+    variables = [keras.Variable(np.ones(shape), dtype=dtype) for shape in shapes]
+    bucket = Bucket({str(number): each for number, each in enumerate(variables)})
     assert bucket.sizes == [6, 1, 0, 5]
     assert bucket.dtype == (np.float64 if dtype == "float64" else np.float32)
     random = np.random.default_rng(1)
@@ -48,7 +48,7 @@ def test_layers_stay_together() -> None:
 
 def test_packed_gradients_are_copied() -> None:
     variable = tf.Variable([1.0, 2.0])
-    bucket = Bucket((keras.Variable([0.0, 0.0]),))
+    bucket = Bucket({"weight": keras.Variable([0.0, 0.0])})
     flat = bucket.pack([variable.value()])
     flat += 1
     assert variable.numpy().tolist() == [1.0, 2.0]
