@@ -192,7 +192,7 @@ class Communicator(ArrayExchange):
         """As :meth:`begin_sum`: a rank that gets the sum is sent the other's array, and adds.
 
         The bytes are those of MPI's own sums, which take longer. Where both get it, Open MPI sends
-        one way at a time. Its Ireduce needs many more polls: a step took four times as long.
+        one way at a time. With its Ireduce, a step took four times as long.
         """
         peer = 1 - self.rank
         if root == peer:
