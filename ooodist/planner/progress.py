@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -59,8 +59,8 @@ class WatchedSimulator(Simulator):
         self._expected = expected
         self._progress = progress
 
-    def step_seconds(self, plan: Plan) -> float:
-        seconds = super().step_seconds(plan)
+    def seconds_by_steps(self, plan: Plan, numbers: Sequence[int]) -> dict[int, float]:
+        seconds = super().seconds_by_steps(plan, numbers)
         self.simulated += 1
         if self._progress is not None:
             share = min(1.0, self.simulated / self._expected)

@@ -2,13 +2,14 @@
 
 It begins with the named plans (baseline, tuned, first-k, strict priority), improves settings one at
 a time (candidates.py), then changes the best plan at random (local_search.py), and keeps the best
-of all. Where exchanges may be carried, it goes on from there, and is never worse than without.
+of all. Each plan counts with the number of steps per execution that suits it best. Where exchanges
+may be carried, it goes on from there, and is never worse than without.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -29,12 +30,17 @@ from ooodist.planner.data_parallel.plan import Plan, Wire
 from ooodist.planner.progress import Progress, WatchedSimulator
 from ooodist.util.yaml_dataclass import Range
 
-MOST_SEARCHED_STEPS = 4  # longer calls are searched with this many steps: the middle ones are alike
+MOST_SEARCHED_STEPS = (
+    4  # longer calls are searched with so many if all of their steps are simulated
+)
 FEWER_STEPS_TOLERANCE = 0.01  # how much slower, relatively, fewer steps per execution may be
 MOST_WORK = 22_000_000  # units and weights over all plans of the random search
 MANY = 2_000  # units and weights, some 400 layers: above this, MOST_WORK is reduced
 LESS_WORK, LESS_BY_URGENCY = 0.75, 1.65  # exponents; BytePS's pieces are simulated one by one
 OTHER_PLANS = 350  # approximate number of other simulated plans, per number of steps tried
+NEAR = (
+    0.03  # how much slower, relatively, calls of one step may be at first if they are searched too
+)
 SIMPLER_TOLERANCE = 0.002  # how much slower, relatively, a simpler plan may be
 ROUNDING = 1e-9  # a smaller relative difference of scores is a rounding error
 LOAD_PENALTY = 1e-5  # relative increase of the score per unit of load: see Planner._load
@@ -100,9 +106,9 @@ class Planner:
         most = min(
             limits.max_steps_per_execution, limits.total_steps or limits.max_steps_per_execution
         )
-        self._steps = [1 << i for i in range(most.bit_length())]  # 1, 2, 4, ... up to most
+        self._steps = tuple(1 << i for i in range(most.bit_length()))  # 1, 2, 4, ... up to most
         if limits.steps_per_execution is not None:
-            self._steps = [limits.steps_per_execution]
+            self._steps = (limits.steps_per_execution,)
         size = max(1, len(costs.forward + costs.backward) + len(costs.weights))
         self._is_large = size > MANY
         work = MOST_WORK
@@ -194,19 +200,17 @@ class Planner:
         watched.baseline_seconds = self._score(baseline_plan(self._costs, self._network))
         pool = [plan for steps in self._steps for plan in self.named(steps).values()]
         self._check_memory(pool)
-        settings: dict[int, list[Settings]] = {}
+        settings: list[list[Settings]] = []
         if self._network.workers > 1 and self._costs.weights:
             watched.phase = "one setting after the other"
             family = Family(watched, self._limits.credits, self._limits.partitions)
-            launches = sorted({min(steps, MOST_SEARCHED_STEPS) for steps in self._steps})
+            launches = list(dict.fromkeys((self._steps[:1], self._steps)))
             for steps in launches[-1:] if self._is_large else launches:
-                settings[steps] = [
-                    family.improve(start, steps, self._loaded_score) for start in family.starts()
-                ]
-                pool += [family.plan(found, steps) for found in settings[steps]]
+                score = self._lowest(steps)
+                settings.append([family.improve(each, steps[0], score) for each in family.starts()])
+                pool += [family.plan(found, steps[0]) for found in settings[-1]]
             watched.phase = "random changes"
-            steps = min(self._pick(pool).steps_per_execution, MOST_SEARCHED_STEPS)
-            pool += self._walk(pool, steps, random.Random(seed))
+            pool += self._walk(pool, random.Random(seed))
         planned = replace(self._pick(pool), name="planned")
         if not self._limits.carrying or not settings:
             return planned, planned
@@ -218,64 +222,105 @@ class Planner:
         return replace(best, name="carried"), planned
 
     def _carrying(
-        self, pool: list[Plan], settings: Mapping[int, Sequence[Settings]], rng: random.Random
+        self, pool: list[Plan], settings: Sequence[Sequence[Settings]], rng: random.Random
     ) -> list[Plan]:
-        """Plans that carry exchanges, from the best settings and plans that carry none."""
-        limits, watched, score = self._limits, self._simulator, self._loaded_score
+        """Plans that carry exchanges, from the best settings and plans that carry none.
+
+        What is carried makes calls of one step as fast as long ones, and they are simpler: the
+        search begins with those.
+        """
+        limits, watched = self._limits, self._simulator
         watched.phase = "carried exchanges, one setting after the other"
         family = Family(watched, limits.credits, limits.partitions, carrying=True)
+        launches = [steps for steps in (self._steps[:1], self._steps[1:]) if steps]
         found: list[Plan] = []
-        for searched, settled in settings.items():
-            # What is carried makes short calls as fast as long ones.
-            steps = min(self._steps[0], searched) if self._is_large else searched
-            found += [family.plan(family.improve(each, steps, score), steps) for each in settled]
+        for steps, settled in zip(launches, settings, strict=False):
+            score = self._lowest(steps)
+            found += [family.plan(family.improve(s, steps[0], score), steps[0]) for s in settled]
         watched.phase = "carried exchanges, random changes"
-        pool = pool + found
-        steps = min(self._pick(pool).steps_per_execution, MOST_SEARCHED_STEPS)
-        local = LocalSearch(self._costs, limits.credits, score, rng, carrying=True)
-        plans = dict.fromkeys(replace(_with_steps(plan, steps), name="planned") for plan in pool)
-        starts = sorted(plans, key=score)[:2]
-        twelfth = self.evaluations // 12
+        lowest = {
+            steps: self._lowest(steps)(self._starts([*pool, *found], steps)[0])
+            for steps in launches
+        }
+        most = min(lowest.values()) * (1 + NEAR)
+        launches = [steps for steps in launches if lowest[steps] <= most]
+        changes = self.evaluations // (12 * len(launches))
         follow = not self._network.by_urgency
-        best = min((local.improve(plan, twelfth, follow=follow) for plan in starts), key=score)
-        for way, twelfths in ((not follow, 1), (follow, 3)):
-            best = local.improve(best, twelfths * twelfth, follow=way)
-        simpler = local.simplify(best, score(best) * (1 + SIMPLER_TOLERANCE / 2))
-        return [*found, best, simpler]
+        for steps in launches:
+            score = self._lowest(steps)
+            local = LocalSearch(self._costs, limits.credits, score, rng, carrying=True)
+            starts = self._starts([*pool, *found], steps)
+            best = min((local.improve(plan, changes, follow=follow) for plan in starts), key=score)
+            for way, times in ((not follow, 1), (follow, 3)):
+                best = local.improve(best, times * changes, follow=way)
+            found += [best, local.simplify(best, score(best) * (1 + SIMPLER_TOLERANCE / 2))]
+        return found
 
-    def _walk(self, pool: Iterable[Plan], steps: int, rng: random.Random) -> list[Plan]:
-        """Changes the best of the pool at random; returns the result, also in a simpler form."""
-        score = self._loaded_score
+    def _walk(self, pool: Iterable[Plan], rng: random.Random) -> list[Plan]:
+        """Changes the best of the pool at random; returns the result, also in a simpler form.
+
+        Each plan counts with the number of steps that suits it best. In the end, when it is known
+        how many steps are taken, plans count with that number.
+        """
+        score = self._lowest(self._steps)
         local = LocalSearch(self._costs, self._limits.credits, score, rng)
-        plans = dict.fromkeys(replace(_with_steps(plan, steps), name="planned") for plan in pool)
-        starts = sorted(plans, key=score)[:2]
         follow = not self._network.by_urgency  # what suits the engine
+        starts = self._starts(pool, self._steps)
         ways = [(plan, way) for way in (follow, not follow) for plan in starts]
         if self.evaluations < self._limits.evaluations:  # with so many layers, each walk is short
             ways = ways[:1]
         found = [local.improve(plan, self.evaluations // 8, follow=way) for plan, way in ways]
-        best = min(found, key=score)
         rest = self.evaluations - len(found) * (self.evaluations // 8)
-        for way, twelfths in ((follow, 5), (follow, 5), (not follow, 2)):
-            best = local.improve(best, rest * twelfths // 12, follow=way)
+        best = min(found, key=score)
+        for _ in range(2):
+            best = local.improve(best, rest * 5 // 12, follow=follow)
+        found = [*pool, best]
+        steps = (self._pick(found).steps_per_execution,)
+        score = self._lowest(steps)
+        local = LocalSearch(self._costs, self._limits.credits, score, rng)
+        last = local.improve(self._starts(found, steps)[0], rest // 6, follow=not follow)
         self._simulator.phase = "making the best simpler"
-        return [best, local.simplify(best, score(best) * (1 + SIMPLER_TOLERANCE / 2))]
+        return [best, last, local.simplify(last, score(last) * (1 + SIMPLER_TOLERANCE / 2))]
+
+    def _starts(self, pool: Iterable[Plan], steps: Sequence[int]) -> list[Plan]:
+        """The two best plans of the pool for calls with the best of these numbers of steps."""
+        plans = dict.fromkeys(replace(_with_steps(plan, steps[0]), name="planned") for plan in pool)
+        return sorted(plans, key=self._lowest(steps))[:2]
 
     def _score(self, plan: Plan) -> float:
         """Seconds per step with its share of the tracing; infinite if out of memory."""
-        memory = self._limits.memory_bytes
-        if memory is not None and self._simulator.peak_bytes(plan) > memory:
-            return float("inf")
-        seconds = self._simulator.step_seconds(plan)
-        if self._limits.total_steps is not None:
-            tracing = self._costs.trace_seconds * plan.steps_per_execution
-            seconds += tracing / self._limits.total_steps
-        self._simulator.best_seconds = min(seconds, self._simulator.best_seconds)
-        return seconds
+        steps = plan.steps_per_execution
+        return self._scores(plan, (steps,))[steps]
 
-    def _loaded_score(self, plan: Plan) -> float:
-        """The score with a small penalty for load, which the search would ignore."""
-        return self._score(plan) * (1 + LOAD_PENALTY * self._load(plan))
+    def _scores(self, plan: Plan, steps: Sequence[int]) -> dict[int, float]:
+        """The scores of a plan by the number of steps of a call, of which these are given."""
+        scores = dict.fromkeys(steps, float("inf"))
+        memory = self._limits.memory_bytes
+        if memory is not None:
+            peak_bytes = self._simulator.peak_bytes
+            steps = [number for number in steps if peak_bytes(_with_steps(plan, number)) <= memory]
+        if steps:
+            scores.update(self._simulator.seconds_by_steps(plan, steps))
+        if self._limits.total_steps is not None:
+            tracing = self._costs.trace_seconds / self._limits.total_steps
+            scores = {number: score + number * tracing for number, score in scores.items()}
+        watched = self._simulator
+        watched.best_seconds = min(watched.best_seconds, *scores.values())
+        return scores
+
+    def _lowest(self, steps: Sequence[int]) -> Callable[[Plan], float]:
+        """Scores a plan for calls with the best of these numbers of steps.
+
+        There is a small penalty for load, which the search would ignore.
+        """
+        if not self._simulator.steps_are_alike:
+            steps = sorted({min(number, MOST_SEARCHED_STEPS) for number in steps})
+
+        def score(plan: Plan) -> float:
+            lowest = min(self._scores(plan, steps).values())
+            return lowest * (1 + LOAD_PENALTY * self._load(plan))
+
+        return score
 
     def _load(self, plan: Plan) -> float:
         """What the model underrates: exchanges, and MiB copied for buckets and chunks."""
@@ -295,21 +340,18 @@ class Planner:
         the pool must have.
         """
         distinct = dict.fromkeys(_with_steps(plan, 1) for plan in pool)
-        scores = {
-            steps: {plan: self._score(plan) for plan in (_with_steps(p, steps) for p in distinct)}
-            for steps in self._steps
-        }
-        lowest = {steps: min(scores[steps].values()) for steps in self._steps}
+        scores = {plan: self._scores(plan, self._steps) for plan in distinct}
+        lowest = {steps: min(own[steps] for own in scores.values()) for steps in self._steps}
         by_name = self._named_scores().values()
-        best_named = min(most, *(scores[self._fewest_steps(scores)] for scores in by_name))
+        best_named = min(most, *(own[self._fewest_steps(own)] for own in by_name))
         steps = self._fewest_steps(lowest, best_named)
         worst = min(
             lowest[steps] * (1 + SIMPLER_TOLERANCE),
             best_named,
-            *(scores[steps] for scores in by_name),
+            *(own[steps] for own in by_name),
         )
         worst *= 1 + ROUNDING
-        good = [plan for plan, score in scores[steps].items() if score <= worst]
+        good = [_with_steps(plan, steps) for plan, own in scores.items() if own[steps] <= worst]
         return min(good, key=self._complexity)
 
     def _fewest_steps(self, scores: Mapping[int, float], worst: float = float("inf")) -> int:

@@ -47,6 +47,7 @@ Rules beyond the docstrings of costs.py and plan.py:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -129,6 +130,11 @@ class Simulator:
         self._indexed = IndexedCosts(costs, network)
         self._memory = Memory(costs)
 
+    @property
+    def steps_are_alike(self) -> bool:
+        """Whether calls of any number of steps are simulated by playing one or two."""
+        return self._indexed.all_awaited
+
     def step_seconds(self, plan: Plan) -> float:
         """The seconds of one step: those of a call divided by its number of steps.
 
@@ -138,11 +144,27 @@ class Simulator:
         calls of this method a second in sequence and 6,300 by urgency, on one core (CPU time); a
         plan of 1,000 layers takes some 20 times as long as one of 50.
         """
+        return self.seconds_by_steps(plan, [plan.steps_per_execution])[plan.steps_per_execution]
+
+    def seconds_by_steps(self, plan: Plan, numbers: Sequence[int]) -> dict[int, float]:
+        """The seconds of one step, by the number of steps of a call, of which these are given.
+
+        That takes little longer than for a single number; see simulated_execution.py.
+        """
         indexed = self._indexed.index(plan)
-        seconds = SimulatedExecution(self._indexed, indexed, plan, self.network).repeat()
-        if seconds is None:
-            seconds = SimulatedExecution(self._indexed, indexed, plan, self.network).play()
-        return (seconds + self.costs.launch_seconds) / plan.steps_per_execution
+        # A call of a single step that carries is like no step of a longer one.
+        alike = [number for number in numbers if number > 1 or not indexed.carried]
+        repeated = self._execution(indexed, plan).repeat(alike) if alike else []
+        calls = dict(zip(alike, repeated or (), strict=False))
+        for number in numbers:
+            if number not in calls:
+                settings = replace(plan, steps_per_execution=number)
+                calls[number] = self._execution(indexed, settings).play()
+        launch = self.costs.launch_seconds
+        return {number: (calls[number] + launch) / number for number in numbers}
+
+    def _execution(self, indexed: IndexedPlan, plan: Plan) -> SimulatedExecution:
+        return SimulatedExecution(self._indexed, indexed, plan, self.network)
 
     def run(self, plan: Plan) -> Simulation:
         """Simulates the plan with all its spans."""
@@ -165,7 +187,7 @@ class Simulator:
         # A step with full steps before it, if exchanges of the previous step may still compete.
         step = 0 if self._indexed.all_awaited else 2
         plan = replace(plan, steps_per_execution=2 * step or 1, carried=())
-        execution = SimulatedExecution(self._indexed, self._indexed.index(plan), plan, self.network)
+        execution = self._execution(self._indexed.index(plan), plan)
         execution.play()
         entered = [e for _, _, _, of, e, _ in execution.lanes.arrivals if of == step]
         return [plan.exchanges[e] for e in entered if e < len(plan.exchanges)]

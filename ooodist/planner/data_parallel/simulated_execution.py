@@ -7,14 +7,16 @@ which is the next forward pass or the end::
     F1 F2 F3   X3 X2 W1 W2 W3 ..uF1 ....uF2 ....uF3   X3 X2 W1 W2 W3 ..u.......u.......u
     once       as often as there are steps but one    once
 
-With carried exchanges, the first forward pass waits, too, and the last backward pass hands over
-less, so of a call of three or more steps, the first, the second and the last are played. A call
-ends with nothing in flight, so all calls but a training's first are alike.
+So playing one step gives the seconds of calls of any number of steps. With carried exchanges, the
+first forward pass waits, too, and the last backward pass hands over less, so two steps are played
+for calls of two or more, and one for a call of one. A call ends with nothing in flight, so all
+calls but a training's first are alike.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ooodist.planner.costs import Network
 from ooodist.planner.data_parallel.indexed import IndexedCosts, IndexedPlan
@@ -57,19 +59,23 @@ class SimulatedExecution:
         now = self._begin()
         for step in range(self._steps):
             now = self._forward(step, now)
-            now = self._backward(step, now)
+            now = self._backward(step, now, is_last=step + 1 == self._steps)
         return self._end(now)
 
-    def repeat(self) -> float | None:
-        """The same after playing a single step, if all steps are alike; else None."""
+    def repeat(self, numbers: Sequence[int]) -> list[float] | None:
+        """What playing yields for calls of each of these numbers of steps, if all steps are alike.
+
+        It plays a single step. With carried exchanges it plays two, and the numbers must be 2 or
+        more. If steps are not alike, the result is None.
+        """
         if not self._costs.all_awaited or self._plan.second:  # which enter as others arrive
             return None
         if self._plan.carried:
-            return self._repeat_carrying()
+            return self._repeat_carrying(numbers)
         start = self._forward(0, 0.0)
         backward_end = self._backward(0, start)
-        if self._steps == 1:
-            return self._end(backward_end)
+        if max(numbers) == 1:
+            return [self._end(backward_end)] * len(numbers)
         before = self._taken, self._next_end, self._idle_until, self._idle_seconds
         parts_left = self._parts_left[0].copy()
         forward_end = self._forward(1, backward_end)
@@ -77,19 +83,17 @@ class SimulatedExecution:
             return None  # zero-cost units: the idle time reaches into the backward pass
         self._taken, self._next_end, self._idle_until, self._idle_seconds = before
         self._parts_left[0] = parts_left
-        return self._end(backward_end) + (self._steps - 1) * (forward_end - start)
+        end = self._end(backward_end)
+        return [end + (number - 1) * (forward_end - start) for number in numbers]
 
-    def _repeat_carrying(self) -> float | None:
-        """What :meth:`repeat` gives, after playing at most three steps."""
-        if self._steps < 3:
-            return self.play()
+    def _repeat_carrying(self, numbers: Sequence[int]) -> list[float] | None:
         start = self._forward(0, self._begin())
         is_idle = self._idle_until >= start
         forward_end = self._forward(1, self._backward(0, start))
         if is_idle or self._idle_until >= forward_end:
             return None  # as above
-        end = self._end(self._backward(self._steps - 1, forward_end))
-        return end + (self._steps - 2) * (forward_end - start)
+        end = self._end(self._backward(1, forward_end, is_last=True))
+        return [end + (number - 2) * (forward_end - start) for number in numbers]
 
     def _begin(self) -> float:
         """Hands over what the call before has left; returns when the first F unit may begin."""
@@ -122,10 +126,10 @@ class SimulatedExecution:
                 now = self._settle(now)
         return now
 
-    def _backward(self, step: int, now: float) -> float:
+    def _backward(self, step: int, now: float, *, is_last: bool = False) -> float:
         """Plays the middle of the step and its backward pass; returns when they end."""
         lanes, recorded, handed_over = self.lanes, self.recorded, self._plan.handed_over
-        if step + 1 == self._steps:
+        if is_last:
             handed_over = self._plan.handed_over_last
         self._parts_left[step] = self._plan.num_parts.copy()
         for number, seconds in enumerate((self._costs.middle_seconds, *self._backward_seconds)):

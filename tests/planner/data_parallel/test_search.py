@@ -19,7 +19,11 @@ from ooodist.planner.data_parallel.candidates import Family
 from ooodist.planner.data_parallel.named import CREDITS, baseline_plan, best_first_k, best_priority
 from ooodist.planner.data_parallel.orders import baseline_order, is_legal
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
-from ooodist.planner.data_parallel.planner import Planner
+from ooodist.planner.data_parallel.planner import (
+    FEWER_STEPS_TOLERANCE,
+    SIMPLER_TOLERANCE,
+    Planner,
+)
 from ooodist.planner.data_parallel.search import (
     MOST_TRIED,
     TRIED,
@@ -77,6 +81,50 @@ def test_with_carrying_never_worse_than_without(data: DataObject, by_urgency: bo
     assert seconds_of(found) <= seconds_of(without) * (1 + 1e-8)
     assert found.name == ("carried" if found.carried else "planned")
     assert plans.from_yaml(yaml_dataclass.dump(found), "text") == found
+
+
+def test_the_number_of_steps_is_not_settled_before_the_search() -> None:
+    """With one step nothing helps; with eight, what helps is splitting the large gradient."""
+    costs = chain_costs([4096, 4_000_000])
+    network = Network("collective", 8, seconds_per_byte=1e-6)
+
+    def found(steps: int | None) -> Plan:
+        limits = Limits(steps_per_execution=steps, evaluations=1000)
+        return make_plan(costs, network, limits=limits)
+
+    assert seconds_of(found(1)) == pytest.approx(7.004, abs=1e-3)
+    assert seconds_of(found(8)) == pytest.approx(6.129, abs=1e-3)
+    assert seconds_of(found(None)) == pytest.approx(6.129, abs=1e-3)
+    assert found(None).steps_per_execution == 8
+
+
+@few(8)
+@given(st.data(), st.booleans(), st.booleans())
+def test_more_freedom_is_never_slower(data: DataObject, by_urgency: bool, carrying: bool) -> None:
+    """Than a fixed number of steps, fewer of them, or fewer credits, by more than what is simpler.
+
+    Where tracing does not count, fewer steps may be slower by 1 % as well.
+    """
+    costs = replace(data.draw(instances.step_costs()), trace_seconds=1.0)
+    network = replace(data.draw(instances.networks(workers=2)), by_urgency=by_urgency)
+    total_steps = data.draw(st.sampled_from([None, 100, 10**9]))
+    limits = Limits(
+        max_steps_per_execution=4, total_steps=total_steps, evaluations=600, carrying=carrying
+    )
+
+    def score(limits: Limits) -> float:
+        plan = make_plan(costs, network, limits=limits)
+        tracing = plan.steps_per_execution / total_steps if total_steps else 0.0
+        return seconds_of(plan) + tracing
+
+    narrower = [replace(limits, steps_per_execution=steps) for steps in (1, 2, 3, 4)]
+    narrower += [replace(limits, max_steps_per_execution=2), replace(limits, carrying=False)]
+    narrower += [replace(limits, credits=credits) for credits in ((1,), (None,))]
+    tolerance = 1 + SIMPLER_TOLERANCE
+    tolerance *= 1 + FEWER_STEPS_TOLERANCE if total_steps is None else 1.0
+    free = score(limits)
+    for each in narrower:
+        assert free <= score(each) * tolerance + 1e-9
 
 
 @few(15)
