@@ -8,7 +8,8 @@ dX seconds Y_d. With w_i the seconds and I_i the importance of item i, and B the
 In a network with branches, a closed set C of dX units that run takes the place of d: a union of the
 needs of some items. An item is available in C if all its needs are in C. (A selection may need less
 than all of C: its step then takes less than it is charged for, and a smaller set finds the same
-selection.) ``ooodist.elastic.selection.knapsack`` finds the best of these knapsacks exactly.
+selection.) ``ooodist.elastic.selection.closed_sets`` finds the sets that may be the best, and
+``ooodist.elastic.selection.knapsack`` the best of their knapsacks, both exactly.
 
 ``select_planned`` is for steps whose time only a plan can predict: an exchange costs only the part
 that computation does not hide, and work that fits into a bubble of a pipeline is free. Such seconds
@@ -18,23 +19,23 @@ predicts the actual seconds of the step.
 
 from __future__ import annotations
 
-import functools
-import itertools
 import logging
-import operator
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from ooodist.elastic.selection.closed_sets import FloatArray, Network, Search
 from ooodist.elastic.selection.items import Selectable
-from ooodist.elastic.selection.knapsack import best_filling
+from ooodist.elastic.selection.knapsack import Filling, IntArray, best_filling
 
 logger = logging.getLogger("ooodist")
 
 BISECTIONS = 12  # in the search for the largest budget whose step fits
-MAX_CLOSED_SETS = 4096  # residual networks have a few hundred
+# Closed sets whose fillings are compared: more and more, until none that may be better is left out.
+MOST_SETS = 64, 512, 2048
+MOST_PRICES = 64
+ROUNDING = 2.0**-40  # relative error of sums of floats, with a margin
 SLACK = 1e-10  # share of the budget; exceeds the rounding error of sums of seconds
 PRECISION = 46  # bits of the greatest importance and of the room: sums of 2^16 of them are exact
 
@@ -48,7 +49,8 @@ def select(
     """The numbers of the items with the greatest summed importance that fit the budget.
 
     The budget is exceeded by at most 1e-10 of it, and importance is resolved to 2^-46 of the
-    greatest. All ranks find the same selection on any processor, as only integers are summed.
+    greatest. If there are too many selections to be sure, a warning says how far the best may be
+    above this one.
 
     Args:
         choice: the items and their costs.
@@ -71,19 +73,12 @@ def select(
     to_cells = _whole(room)
     to_units = _whole(max(importance[number] for number in numbers))
     start = choice.units(forced)
-    cells = {1 << bit: to_cells(s) for bit, s in enumerate(choice.path_seconds.values())}
-    needs = [choice.needs[number] | start for number in numbers]
-    closed = _closed_sets(start, needs, cells, max(MAX_CLOSED_SETS, len(numbers) + 1))
-    if closed is None:
-        _warn_of_branches()
-        needs = list(itertools.accumulate(needs, operator.or_))
-        closed = _closed_sets(start, needs, cells, len(numbers) + 1)
-        assert closed is not None, "Nested sets cannot be more than the items."
-    filling = best_filling(
+    filling = _best(
+        start,
+        [choice.needs[number] | start for number in numbers],
+        {1 << bit: to_cells(s) for bit, s in enumerate(choice.path_seconds.values())},
         np.array([to_cells(choice.items[number].seconds) for number in numbers]),
         np.array([max(1, to_units(importance[number])) for number in numbers]),
-        _available(closed, needs),
-        (1 << PRECISION) - np.array(list(closed.values())),
     )
     if filling.missing:
         logger.warning(
@@ -170,65 +165,54 @@ def _whole(largest: float) -> Callable[[float], int]:
     return lambda value: round(min(value / largest, 2.0) * (1 << PRECISION))
 
 
-@functools.cache  # one warning per process is enough: selections are made again and again
-def _warn_of_branches() -> None:
-    logger.warning(
-        "The network has too many parallel branches to weigh each against each (more than %d sets "
-        "of dX units). What is selected keeps its time, but may not be the best there is.",
-        MAX_CLOSED_SETS,
-    )
-
-
-def _closed_sets(
-    start: int, needs: Sequence[int], cells: Mapping[int, int], most: int
-) -> dict[int, int] | None:
-    """The cells (scaled seconds) of each union of ``start`` with needs that fits the room.
+def _best(
+    start: int,
+    needs: Sequence[int],
+    cells: Mapping[int, int],
+    weights: IntArray,
+    importance: IntArray,
+) -> Filling:
+    """The best filling of what any closed set leaves of the room of 2^PRECISION cells.
 
     Args:
         start: the units that run anyway, as a bit mask. They take no cells.
-        needs: the needs of each item, as bit masks.
-        cells: the cells of each unit, by its bit. The room is 2^PRECISION cells.
-        most: the most sets allowed; None is returned if there are more.
+        needs: the needs of each item, as bit masks that contain ``start``.
+        cells: the cells (scaled seconds) of each unit, by its bit.
+        weights: the cells of each item's own seconds.
+        importance: the scaled importance of each item.
     """
-    found = {start: 0}
-    largest, largest_cells = start, 0
-    for needed in sorted(set(needs), key=int.bit_count):  # from the output down
-        missing = needed & ~largest
-        if largest | needed == needed:  # it contains all others, so its only union is itself
-            largest, largest_cells = needed, largest_cells + _cells_of(missing, cells)
-            if largest_cells <= 1 << PRECISION:
-                found[needed] = largest_cells
-            continue
-        for units, own in list(found.items()):
-            if units | needed not in found:
-                both = own + _cells_of(needed & ~units, cells)
-                if both <= 1 << PRECISION:
-                    found[units | needed] = both
-        largest |= needed
-        largest_cells += _cells_of(missing, cells)
-        if len(found) > most:
-            return None
-    return found
+    room = 1 << PRECISION
+    groups = sorted(set(needs), key=lambda units: (units.bit_count(), units))
+    number = {units: place for place, units in enumerate(groups)}
+    group_of = np.array([number[units] for units in needs])
+    prices = _prices(weights, importance, room)
+    worth = np.zeros((len(groups), len(prices)))
+    own = importance[:, None] - np.multiply.outer(weights, prices)
+    np.add.at(worth, group_of, np.maximum(0.0, own))
+    network = Network(start, groups, cells, worth, prices, room)
+    rounding = ROUNDING * float(importance.sum())
+    best: list[int] = []
+    most, missing = 0, 0.0
+    for place, most_sets in enumerate(MOST_SETS):
+        search = Search(room, most - rounding, most_sets, is_coarse=place == 0)
+        sets = network.sets(prices * room, search)
+        filling = best_filling(weights, importance, sets.has[:, group_of], room - sets.cells)
+        total = int(importance[filling.items].sum())
+        if total >= most:
+            best, most = filling.items, total
+        dropped = search.dropped - rounding
+        missing = max(total + filling.missing, dropped) - most
+        if dropped <= most:
+            break
+    return Filling(best, max(0.0, missing))
 
 
-def _cells_of(units: int, cells: Mapping[int, int]) -> int:
-    found = 0
-    while units:
-        lowest = units & -units
-        found += cells[lowest]
-        units ^= lowest
-    return found
+def _prices(weights: IntArray, importance: IntArray, room: int) -> FloatArray:
+    """Prices near which that of each closed set's best filling is: importance per cell.
 
-
-def _available(closed: Collection[int], needs: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Whether each set contains all needs of each item, of shape (closed sets, items)."""
-    num_words = 1 + functools.reduce(operator.or_, (*closed, *needs)).bit_length() // 64
-
-    def words(sets: Iterable[int]) -> npt.NDArray[np.uint64]:
-        packed = b"".join(units.to_bytes(8 * num_words, "little") for units in sets)
-        return np.frombuffer(packed, "<u8").reshape(-1, num_words)
-
-    lacks = np.zeros((len(closed), len(needs)), dtype=np.uint64)
-    for idle, needed in zip(~words(closed).T, words(needs).T, strict=True):
-        lacks |= idle[:, None] & needed
-    return lacks == 0
+    They are those of some of the items, and others for items that take no time beside their units.
+    """
+    ratios = np.sort(importance[weights > 0] / weights[weights > 0])
+    some = ratios[np.linspace(0, len(ratios) - 1, MOST_PRICES).astype(int)] if len(ratios) else []
+    others = float(importance.sum()) / room * 2.0 ** np.arange(-4, 5)
+    return np.unique(np.concatenate([[0.0], some, others]))

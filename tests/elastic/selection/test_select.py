@@ -65,7 +65,33 @@ def random_branches(
     return Selectable(tuple(items), {name: seconds() for name in above}, seconds())
 
 
-KINDS = [random_chain, random_branches]
+def random_nested(
+    random: random.Random, seconds: Callable[[], float], most_items: int = 14
+) -> Selectable:
+    """As Inception: branches, of which some are divided into branches again."""
+    items: list[Item] = []
+    units: list[str] = []
+    size = random.randint(1, most_items)
+
+    def below(above: frozenset[str], depth: int) -> frozenset[str]:
+        for _ in range(random.randint(1, 3)):
+            if depth and random.random() < 0.5:
+                above = above.union(*(below(above, depth - 1) for _ in range(random.randint(2, 4))))
+                continue
+            units.append(f"dX {len(units)}")
+            above |= {units[-1]}
+            if random.random() < 0.8 and len(items) < size:
+                items.append(Item(f"item {len(items)}", (), seconds(), above))
+        return above
+
+    running = frozenset[str]()
+    while len(items) < size:
+        running = below(running, 2)
+    path = {name: seconds() for name in units if any(name in item.needs for item in items)}
+    return Selectable(tuple(items), path, seconds())
+
+
+KINDS = [random_chain, random_branches, random_nested]
 
 
 def random_forced(random: random.Random, choice: Selectable) -> frozenset[int]:
@@ -237,6 +263,43 @@ def test_fast(size: int, limit: float, rho: float) -> None:
     assert fastest(lambda: select(choice, importance, budget), runs=3200 // size) < limit
 
 
+def inception(modules: int) -> Selectable:
+    """As InceptionV3's last modules: kernels and norms of nine convolutions, in nested branches."""
+    generator = random.Random(modules)
+    items: list[Item] = []
+    units: list[str] = []
+
+    def convolution(above: frozenset[str]) -> frozenset[str]:
+        for _ in range(2):
+            units.append(f"dX {len(units)}")
+            above |= {units[-1]}
+            items.append(Item(f"item {len(items)}", (), generator.random(), above))
+        return above
+
+    running = frozenset[str]()
+    for _ in range(modules):
+        ends = [convolution(running), convolution(running)]
+        for length in (1, 2):
+            stem = running
+            for _ in range(length):
+                stem = convolution(stem)
+            ends += [convolution(stem), convolution(stem)]
+        running = running.union(*ends)
+    return Selectable(tuple(items), {name: generator.random() for name in units}, 1.0)
+
+
+@pytest.mark.parametrize("rho", [0.4, 0.7, 0.9])
+def test_fast_with_many_branches(rho: float, caplog: pytest.LogCaptureFixture) -> None:
+    """Exact, too: 60 modules have 60 * 700 closed sets. 50 ms."""
+    choice = inception(60)
+    assert len(choice.items) > 1000
+    importance = np.random.default_rng(0).random(len(choice.items)).tolist()
+    budget = rho * choice.full_seconds
+    with caplog.at_level(logging.WARNING, logger="ooodist"):
+        assert fastest(lambda: select(choice, importance, budget), runs=3) < 0.2
+    assert not caplog.records
+
+
 def test_as_good_as_the_solver_of_scipy() -> None:
     """The items are too many to try all subsets."""
     generator = np.random.default_rng(1)
@@ -288,32 +351,56 @@ def parallel_branches(branches: int, generator: random.Random) -> Selectable:
     return Selectable(tuple(items), {name: generator.random() for name in units}, 1.0)
 
 
-def test_too_many_branches_are_charged_as_a_chain(
+@pytest.mark.parametrize("branches", [3, 7])
+def test_many_branches_are_weighed_each_against_each(
+    branches: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """3 ** 7 closed sets."""
+    generator = random.Random(0)
+    with caplog.at_level(logging.WARNING, logger="ooodist"):
+        for _ in range(25):
+            choice = parallel_branches(branches, generator)
+            importance = [generator.random() for _ in choice.items]
+            least = least_seconds(choice)
+            budget = least + generator.random() * (choice.full_seconds - least)
+            found = select(choice, importance, budget)
+            assert choice.seconds(found) <= budget * EXACT
+            best = EverySubset(choice, importance, frozenset({0})).best(budget)
+            assert total(importance, found) == pytest.approx(best, abs=1e-9)
+    assert not caplog.records
+
+
+def test_of_too_many_closed_sets_it_is_proven_how_far_the_best_may_be(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_CLOSED_SETS", 100)
-    module._warn_of_branches.cache_clear()
+    monkeypatch.setattr(module, "MOST_SETS", (1, 2))
     generator = random.Random(0)
     shares = []
     with caplog.at_level(logging.WARNING, logger="ooodist"):
         for _ in range(50):
-            choice = parallel_branches(7, generator)  # 3 ** 7 closed sets
+            choice = parallel_branches(7, generator)
             importance = [generator.random() for _ in choice.items]
             budget = generator.uniform(0.5, 1) * choice.full_seconds
             if budget < least_seconds(choice):
                 continue
+            caplog.clear()
             found = select(choice, importance, budget)
             assert choice.seconds(found) <= budget * EXACT
             best = EverySubset(choice, importance, frozenset({0})).best(budget)
             shares.append(total(importance, found) / best)
-    print(f"nested: {statistics.mean(shares):.3f} of the best in mean, {min(shares):.3f} at least")
+            missing = 0.0
+            if caplog.records:
+                (record,) = caplog.records
+                assert "may be below the best by" in record.getMessage()
+                assert isinstance(record.args, tuple)
+                missing = float(str(record.args[0])) * max(importance[1:])
+            assert best - 1e-9 <= total(importance, found) + missing
+    print(f"two sets: {statistics.mean(shares):.3f} of the best in mean, {min(shares):.3f} least")
     assert statistics.mean(shares) > 0.9
-    assert [record.name for record in caplog.records] == ["ooodist"]
-    assert "too many parallel branches" in caplog.text
+    assert min(shares) < 1
 
 
 def test_a_long_chain_is_exact_and_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
-    module._warn_of_branches.cache_clear()
     choice = chain([1.0] * 600, [1.0] * 600)
     assert select(choice, [1.0] * 600, 1200.0) == frozenset(range(600))
     assert len(select(choice, [1.0] * 600, 600.0)) == 300
