@@ -210,11 +210,13 @@ class Planner:
                 settings.append([family.improve(each, steps[0], score) for each in family.starts()])
                 pool += [family.plan(found, steps[0]) for found in settings[-1]]
             watched.phase = "random changes"
-            pool += self._walk(pool, random.Random(seed))
+            longest = self.named(self._steps[-1]).values()
+            starts = [*longest, *pool[-len(settings[-1]) :]]
+            pool += self._walk(starts, pool, random.Random(seed))
         planned = replace(self._pick(pool), name="planned")
         if not self._limits.carrying or not settings:
             return planned, planned
-        pool += self._carrying([*pool, planned], settings, random.Random(seed))
+        pool += self._carrying([*pool, planned], settings, seed)
         best = self._pick(pool, self._score(planned))
         if not best.carried:
             planned = replace(best, name="planned")
@@ -222,42 +224,41 @@ class Planner:
         return replace(best, name="carried"), planned
 
     def _carrying(
-        self, pool: list[Plan], settings: Sequence[Sequence[Settings]], rng: random.Random
+        self, pool: list[Plan], settings: Sequence[Sequence[Settings]], seed: int
     ) -> list[Plan]:
         """Plans that carry exchanges, from the best settings and plans that carry none.
 
-        What is carried makes calls of one step as fast as long ones, and they are simpler: the
-        search begins with those.
+        What is carried makes calls of one step about as fast as longer ones, but by other orders.
+        Both are searched, unless one is much slower at first.
         """
         limits, watched = self._limits, self._simulator
         watched.phase = "carried exchanges, one setting after the other"
         family = Family(watched, limits.credits, limits.partitions, carrying=True)
         launches = [steps for steps in (self._steps[:1], self._steps[1:]) if steps]
-        found: list[Plan] = []
+        simple: list[Plan] = []
         for steps, settled in zip(launches, settings, strict=False):
             score = self._lowest(steps)
-            found += [family.plan(family.improve(s, steps[0], score), steps[0]) for s in settled]
+            simple += [family.plan(family.improve(s, steps[0], score), steps[0]) for s in settled]
         watched.phase = "carried exchanges, random changes"
-        lowest = {
-            steps: self._lowest(steps)(self._starts([*pool, *found], steps)[0])
-            for steps in launches
-        }
-        most = min(lowest.values()) * (1 + NEAR)
+        starts = {steps: self._starts([*pool, *simple], steps) for steps in launches}
+        lowest = {steps: self._lowest(steps)(starts[steps][0]) for steps in launches}
+        most = min(lowest.values()) * (1 + (0.0 if self._is_large else NEAR))
         launches = [steps for steps in launches if lowest[steps] <= most]
-        changes = self.evaluations // (12 * len(launches))
+        changes = self.evaluations // 12
         follow = not self._network.by_urgency
+        found: list[Plan] = []
         for steps in launches:
             score = self._lowest(steps)
+            rng = random.Random(seed)  # what is found does not depend on what else may be
             local = LocalSearch(self._costs, limits.credits, score, rng, carrying=True)
-            starts = self._starts([*pool, *found], steps)
-            best = min((local.improve(plan, changes, follow=follow) for plan in starts), key=score)
+            best = min((local.improve(p, changes, follow=follow) for p in starts[steps]), key=score)
             for way, times in ((not follow, 1), (follow, 3)):
                 best = local.improve(best, times * changes, follow=way)
             found += [best, local.simplify(best, score(best) * (1 + SIMPLER_TOLERANCE / 2))]
-        return found
+        return [*simple, *found]
 
-    def _walk(self, pool: Iterable[Plan], rng: random.Random) -> list[Plan]:
-        """Changes the best of the pool at random; returns the result, also in a simpler form.
+    def _walk(self, starts: Iterable[Plan], pool: Iterable[Plan], rng: random.Random) -> list[Plan]:
+        """Changes the best of the starts at random; returns the result, also in a simpler form.
 
         Each plan counts with the number of steps that suits it best. In the end, when it is known
         how many steps are taken, plans count with that number.
@@ -265,7 +266,7 @@ class Planner:
         score = self._lowest(self._steps)
         local = LocalSearch(self._costs, self._limits.credits, score, rng)
         follow = not self._network.by_urgency  # what suits the engine
-        starts = self._starts(pool, self._steps)
+        starts = self._starts(starts, self._steps)
         ways = [(plan, way) for way in (follow, not follow) for plan in starts]
         if self.evaluations < self._limits.evaluations:  # with so many layers, each walk is short
             ways = ways[:1]

@@ -98,6 +98,20 @@ def test_the_number_of_steps_is_not_settled_before_the_search() -> None:
     assert found(None).steps_per_execution == 8
 
 
+def test_what_calls_of_one_step_gain_by_carrying_is_found_with_freedom() -> None:
+    """Also by the search for any number of steps: 3 % less than what longer calls led to."""
+    costs = replace(uneven_costs(12), launch_seconds=2e-3)
+    per_byte = costs.compute_seconds / sum(weight.num_bytes for weight in costs.weights)
+    network = Network("any", 8, latency=1e-4, fixed=2e-3, seconds_per_byte=per_byte)
+    limits = Limits(evaluations=1000, carrying=True)
+    one, eight = (
+        make_plan(costs, network, limits=replace(limits, steps_per_execution=n)) for n in (1, 8)
+    )
+    free = make_plan(costs, network, limits=limits)
+    tolerance = (1 + SIMPLER_TOLERANCE) * (1 + FEWER_STEPS_TOLERANCE)
+    assert seconds_of(free) <= min(seconds_of(one), seconds_of(eight)) * tolerance
+
+
 @few(8)
 @given(st.data(), st.booleans(), st.booleans())
 def test_more_freedom_is_never_slower(data: DataObject, by_urgency: bool, carrying: bool) -> None:
