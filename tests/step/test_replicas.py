@@ -81,3 +81,25 @@ def test_a_model_that_rank_0_alone_has_loaded_goes_on(
     assert steps == other_steps == 4
     for one, other in zip(weights, others, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_each_weight_that_is_trained_must_be_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other weights need not, such as the statistics of each rank's batches."""
+
+    def work(engine: Engine) -> list[tuple[bool, str]]:
+        model = made(0)
+        refused = []
+        for changed in model.variables:
+            for variable in model.variables:
+                own = 1e-3 * engine.rank if variable is changed else 0.0
+                variable.assign(np.full(variable.shape, 1.0 + own))
+            try:
+                replicas.check_replicas(engine, model)
+            except ooodist.UserError as error:
+                refused.append((changed.trainable, str(error)))
+        return refused
+
+    for refused in on_ranks(monkeypatch, work):
+        assert not isinstance(refused, Exception), refused
+        assert [is_trained for is_trained, _ in refused] == [True] * 6
+        assert all("the checksum of the trained weights" in text for _, text in refused)
