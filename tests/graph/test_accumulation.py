@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import tensorflow as tf
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ooodist.graph.accumulation import LARGE, accumulate
@@ -45,6 +45,7 @@ def test_a_large_gradient_waits_until_the_one_before_is_added() -> None:
 
 @few(10)
 @given(st.lists(st.booleans(), min_size=2, max_size=6))
+@example([True, False, True])
 def test_a_large_gradient_waits_for_all_large_ones_before_it(is_large: list[bool]) -> None:
     """Whatever small ones are made in between."""
     found = accumulators(*((ROWS, WIDTH) if large else (ROWS, 1) for large in is_large))
