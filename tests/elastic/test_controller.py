@@ -209,6 +209,14 @@ def test_a_selection_that_does_harm_does_not_stay() -> None:
     assert layers_of(controller) == "ac"
 
 
+def test_what_does_harm_makes_no_change_matter_more() -> None:
+    """Only what helps counts: a instead of b is 0.1 more of 1.1."""
+    controller = controller_of(B, {"c": -1.0, "b": 0.5, "a": 0.6}, keep=0.1)
+    controller.renew([])
+    controller.renew([])
+    assert layers_of(controller) == "bc"
+
+
 def test_importance_is_smoothed() -> None:
     controller = controller_of(A, B, smoothing=0.75)
     controller.renew([])

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ooodist.elastic.cost_model import OneWorker, SeveralWorkers
 from ooodist.elastic.selection.select import select
@@ -52,10 +54,21 @@ def test_close_to_the_best_of_all_within_the_budget() -> None:
     )
 
 
-def test_what_is_cheap_to_exchange_is_preferred_where_exchanging_dominates() -> None:
+@pytest.mark.parametrize(
+    "network",
+    [
+        Network("horovod", workers=2, seconds_per_byte=1.0),
+        Network("byteps", workers=2, seconds_per_byte=1e-3, pull_seconds_per_byte=1.0),
+        Network("horovod", workers=2, cpu_seconds_per_byte=1.0),
+    ],
+    ids=["sent", "pulled", "copied"],
+)
+def test_what_is_cheap_to_exchange_is_preferred_where_exchanging_dominates(
+    network: Network,
+) -> None:
     """Layers that cost the same to compute, every second of them 50 times as large."""
     costs = chain_costs([1, 50, 1, 50, 1, 50, 1, 1])
-    cost_model = cost_model_of(costs, Network("horovod", workers=2, seconds_per_byte=1.0))
+    cost_model = cost_model_of(costs, network)
     items = cost_model.choice.items
     large = {n for n, item in enumerate(items) if set(item.weights) & {"w2", "w4", "w6"}}
     importance = [1.0] * len(items)
@@ -113,6 +126,16 @@ def test_without_exchange_a_step_takes_what_its_units_take() -> None:
         for _ in range(20):
             mask = frozenset(n for n in range(len(choice.items)) if generator.random() < 0.5) | {0}
             assert cost_model.seconds(mask) == pytest.approx(choice.seconds(mask))
+
+
+@given(st.floats(0, 10), st.integers(1, 8), st.integers(0, 99))
+def test_steps_of_one_call_share_its_launch(launch: float, steps: int, seed: int) -> None:
+    costs = replace(random_costs(random.Random(seed)), launch_seconds=launch)
+    cost_model = replace(cost_model_of(costs, Network("any", 2)), steps_per_execution=steps)
+    for selected in ([0], range(len(cost_model.choice.items))):
+        seconds = cost_model.choice.seconds(selected) - launch + launch / steps
+        assert cost_model.computing(selected) == pytest.approx(seconds)
+        assert cost_model.simulated(selected) == pytest.approx(seconds)
 
 
 def test_one_worker_is_the_exact_selection() -> None:

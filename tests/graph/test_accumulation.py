@@ -6,9 +6,12 @@ import itertools
 
 import numpy as np
 import tensorflow as tf
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from ooodist.graph.accumulation import LARGE, accumulate
 from ooodist.graph.ops import ancestors
+from tests.thorough import few
 
 ROWS, WIDTH = 1024, LARGE // 4 // 1024  # a gradient of LARGE bytes
 
@@ -38,6 +41,26 @@ def test_a_large_gradient_waits_until_the_one_before_is_added() -> None:
         concrete(left, right)
     for variable, expected in zip(found, (13, 5, 5, 9), strict=True):
         np.testing.assert_array_equal(variable.numpy(), np.full(variable.shape, expected))
+
+
+@few(10)
+@given(st.lists(st.booleans(), min_size=2, max_size=6))
+@example([True, False, True])
+def test_a_large_gradient_waits_for_all_large_ones_before_it(is_large: list[bool]) -> None:
+    """Whatever small ones are made in between."""
+    found = accumulators(*((ROWS, WIDTH) if large else (ROWS, 1) for large in is_large))
+
+    def run(left: tf.Tensor, rows: tf.Tensor) -> None:
+        rights = [tf.zeros((2, variable.shape[1])) for variable in found]
+        accumulate([tf.matmul(left, right, transpose_a=True) for right in rights], found)
+
+    traced = tf.function(run, autograph=False)
+    graph = traced.get_concrete_function(tf.ones((2, ROWS)), tf.ones((2, WIDTH))).graph
+    products = [op for op in graph.get_operations() if op.type == "MatMul"]
+    for number, product in enumerate(products):
+        before = {o.inputs[1].op for o in ancestors([product]) if o.type == "AssignAddVariableOp"}
+        large = [p for p, yes in zip(products[:number], is_large, strict=False) if yes]
+        assert before == set(large if is_large[number] else [])
 
 
 def test_what_several_gradients_need_waits_for_none() -> None:

@@ -59,6 +59,16 @@ def test_what_nobody_else_reads_is_written_over() -> None:
     assert workspace(both)[0] == BYTES
 
 
+def test_what_comes_out_is_not_written_over() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (FLOATS,))
+        kept = tf.math.cumsum(x)
+        other = tf.math.cumsum(tf.math.cumsum(tf.math.cumsum(x)))
+        last = tf.math.cumsum(tf.exp(kept))
+    # Of the sums two at a time; the exponential, which has a place of its own, is made later.
+    assert workspace_bytes(graph.get_operations(), [kept, other, last]) == 2 * BYTES
+
+
 def test_what_is_read_late_is_held_until_then() -> None:
     def late(x: tf.Tensor) -> list[tf.Tensor]:
         first = [tf.exp(x + float(n)) for n in range(4)]  # all four are there at the end

@@ -252,6 +252,23 @@ def test_it_searches_again_while_steps_are_not_as_predicted(
     assert not job.is_trying
 
 
+def test_later_only_what_should_be_faster_is_tried(
+    begun: Callable[..., LiveSchedule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, (*others, one, two) = H1.actions  # the last two are W
+    as_fast = replace(H1, name="as_fast", actions=(first, (*others, two, one)))
+    job = MadeUpJob(10**6)
+    job.factor["zb_h1"] = 0.8  # not as predicted: it searches again
+    live = begun(job)
+    train(live, SEARCHED_AT)
+    monkeypatch.setattr(MadeUpSearch, "found", (as_fast,))
+    train(live, SEARCHED_AT + 2 * TRIED)
+    assert len(MadeUpSearch.requests) == 2
+    assert job.seconds(as_fast) == job.seconds(replace(H1, name="other"))
+    assert set(job.ran) == {"1f1b", "measured 1f1b", "zb_h1", "measured zb_h1"}
+    assert not job.is_trying
+
+
 @pytest.mark.parametrize(("left", "is_tried"), [(LONG, True), (LONG - 1, False)])
 def test_a_training_is_planned_for_from_so_many_steps_on(
     begun: Callable[..., LiveSchedule],

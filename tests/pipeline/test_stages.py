@@ -108,6 +108,20 @@ def test_what_skips_a_stage_is_relayed() -> None:
     assert [len(stage.model.trainable_variables) for stage in stages] == [2, 2, 2, 0]
 
 
+def test_outputs_come_from_anywhere() -> None:
+    """From a stage whose result an earlier stage than the last reads, and from the data."""
+    image = keras.Input((4,))
+    a = layers.Dense(4, name="a")(image)
+    c = layers.Dense(4, name="c")(layers.Dense(4, name="b")(a))
+    model = keras.Model(image, [c, a, image])
+    inputs = [tf.constant(np.random.default_rng(0).normal(size=(3, 4)), tf.float32)]
+    whole = results(model, inputs, None)
+    for cuts in ([1], [2], [1, 2]):
+        found = results(model, inputs, split(model, parts_at(cuts, 3)))
+        for one, other in zip(whole, found, strict=True):
+            np.testing.assert_array_equal(np.asarray(one), np.asarray(other), err_msg=str(cuts))
+
+
 def test_a_layer_that_is_used_twice_has_two_calls() -> None:
     model, _, _ = models.tied_and_shared_weights()
     names = [call.name for call in calls_of(model)]

@@ -43,6 +43,13 @@ def test_servers_of_their_own(servers: int, slower: float) -> None:
     assert network.pull_seconds_per_byte == pytest.approx(slower * 1e-9)
 
 
+def test_devices_of_a_host_push_its_sum_once() -> None:
+    # 4 hosts push to 2 servers, whatever the number of devices; inside it is 2 * 1 / 2 times.
+    network = describe_network("byteps", 8, 8 * GBIT, 0, servers=2, devices=2, inside=800 * GBIT)
+    assert network.seconds_per_byte == pytest.approx(2e-9 + 1 / 100e9)
+    assert network.pull_seconds_per_byte == pytest.approx(2e-9)
+
+
 @pytest.mark.parametrize("engine", ["horovod", "collective", "byteps"])
 def test_hosts_with_several_devices(engine: str) -> None:
     # 2 hosts of 8: 2 * 7 / 8 times inside at 100 GB/s, then 2 * 1 / 2 times at 1 GB/s.

@@ -8,8 +8,15 @@ from typing import Any
 
 import keras
 import pytest
+import tensorflow as tf
 
-from ooodist.step.carried import WEIGHT_BY_WEIGHT, Carrying, why_not_carried
+from ooodist.engines.local import LocalEngine
+from ooodist.step.carried import (
+    WEIGHT_BY_WEIGHT,
+    CarriedGradients,
+    Carrying,
+    why_not_carried,
+)
 from tests.jobs import ENGINES, run_checks
 
 WORKER = Path(__file__).with_name("carried_worker.py")
@@ -77,3 +84,42 @@ def test_nothing_left_is_nothing_to_do() -> None:
     with pytest.raises(ooodist.UserError, match=r"was not given to ooodist\.distribute"):
         ooodist.flush(model)
     ooodist.flush(ooodist.distribute(model))  # one process
+
+
+class MadeUpUpdates:
+    """Notes what is applied."""
+
+    names = ("w",)
+
+    def __init__(self) -> None:
+        self.applied: list[int] = []
+
+    def nothing(self) -> CarriedGradients:
+        return left_of(-1)
+
+    def apply(self, left: CarriedGradients) -> None:
+        self.applied.append(int(left.count))
+
+
+def left_of(step: int) -> CarriedGradients:
+    return CarriedGradients((), tf.constant(step), None, tf.constant(step >= 0))
+
+
+def test_what_was_abandoned_may_be_applied_until_the_next_call() -> None:
+    updates: Any = MadeUpUpdates()
+    carrying = Carrying(LocalEngine())
+    for step in (3, 5):
+        carrying.keep(updates, left_of(step))
+        carrying.abandon()
+        carrying.flush()
+    assert not updates.applied
+    carrying.flush_also_abandoned()
+    carrying.flush_also_abandoned()
+    assert updates.applied == [5]
+    carrying.keep(updates, left_of(7))
+    carrying.abandon()
+    begun = carrying.take(updates)
+    assert begun is not None
+    assert not begun.is_there
+    carrying.flush_also_abandoned()
+    assert updates.applied == [5]

@@ -115,3 +115,24 @@ def test_the_mean_is_of_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     tenths = np.array([0.1, 0.2], np.float32).tolist()
     assert on_ranks(monkeypatch, work) == [[tenths, [0.5, 4.0]]] * 2
+
+
+def test_each_weight_that_is_trained_must_be_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other weights need not, such as the statistics of each rank's batches."""
+
+    def work(engine: Engine) -> list[tuple[bool, bool]]:
+        model = made(0)
+        refused = []
+        for changed in model.variables:
+            for variable in model.variables:
+                own = 1e-3 * engine.rank if variable is changed else 0.0
+                variable.assign(np.full(variable.shape, 1.0 + own))
+            try:
+                replicas.check_replicas(engine, model)
+            except ooodist.UserError as error:
+                refused.append((changed.trainable, changed.name in str(error)))
+        return refused
+
+    for refused in on_ranks(monkeypatch, work):
+        assert not isinstance(refused, Exception), refused
+        assert refused == [(True, True)] * 6

@@ -159,6 +159,18 @@ def test_a_line_that_is_wrong_does_not_count(
     assert opened == ["m00"]
 
 
+def test_uses_of_others_do_not_count(folder: Path, tmp_path: Path, opened: list[str]) -> None:
+    with Zoo(folder, index=index(tmp_path)) as zoo:
+        rows = zoo.list()
+    file = folder / SUMMARY_NAME
+    used = changed(lambda said: said["row"].update(uses=9, value=9.0, last_used=9e9))
+    file.write_bytes(used(file.read_bytes()))
+    opened.clear()
+    with Zoo(folder, index=index(tmp_path)) as zoo:
+        assert zoo.list() == rows
+    assert not opened
+
+
 @pytest.mark.parametrize(
     "content",
     [

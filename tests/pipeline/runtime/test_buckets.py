@@ -43,6 +43,10 @@ def test_layers_stay_together() -> None:
     other = keras.Variable([0.0], dtype="float64", name="scale")
     weights = [*one.weights, *two.weights, other]
     assert by_layer(weights) == [tuple(one.weights), tuple(two.weights), (other,)]
+    mixed = keras.layers.Layer()
+    dtypes = ("float32", "bfloat16", "float64")
+    narrow, narrower, wide = (mixed.add_weight((2,), dtype=dtype) for dtype in dtypes)
+    assert by_layer(mixed.weights) == [(narrow, narrower), (wide,)]
     assert by_layer([]) == []
 
 

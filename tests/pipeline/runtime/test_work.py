@@ -249,3 +249,32 @@ def test_a_stage_on_the_way_trains_nothing() -> None:
         last.weight_gradient(number)
         first.weight_gradient(number)
     dense.assert_added_up(wanted)
+
+
+@pytest.mark.parametrize("whole", [0, 1, 2])
+def test_last_gradients_are_told_once_whatever_has_parts(whole: int) -> None:
+    """The W's of the first micro-batches are whole, those of the others in parts."""
+    dense = Dense()
+    wanted = dense.weights[4:]
+    first = dense.first(trained=[], sends_gradients=False, forward_only=True)
+    last = dense.last(sends_gradients=False, buckets=[wanted[2:], wanted[:2]])
+    complete: dict[str, np.ndarray] = {}
+
+    def note(variables: Sequence[keras.Variable]) -> None:
+        for variable in variables:
+            assert variable.path not in complete
+            complete[variable.path] = dense.accumulators[variable.path].numpy()
+
+    last.on_last_gradient = note
+    for number in range(2):
+        last.forward(number, first.forward(number, []))
+        last.input_gradient(number, [])
+    for number in range(whole):
+        last.weight_gradient(number)
+    for part in range(last.parts):
+        for number in range(whole, 2):
+            last.weight_gradient_part(number, part)
+    dense.assert_added_up(wanted)
+    assert complete.keys() == dense.accumulators.keys()
+    for path, gradient in complete.items():
+        np.testing.assert_array_equal(gradient, dense.accumulators[path].numpy())

@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
+from ooodist.engines.base import Engine
 from ooodist.engines.local import LocalEngine
-from ooodist.step.finiteness.loss_scaling import can_be_early
+from ooodist.step.finiteness.loss_scaling import EarlyVerdict, can_be_early
 from tests.jobs import ENGINES, run_checks
+from tests.ranks_in_threads import on_ranks
 
 WORKER = Path(__file__).with_name("loss_scaling_worker.py")
 optimizers = keras.optimizers
@@ -57,3 +61,34 @@ def test_what_can_be_updated_one_by_one(inner: Any, kind: Any, expected: bool) -
     assert can_be_early(made, TwoWorkers()) == expected
     assert not can_be_early(made, LocalEngine())  # alone, all is as in Keras
     assert not can_be_early(compiled("sgd"), TwoWorkers())
+
+
+@pytest.mark.parametrize(
+    ("of_ranks", "expected"),
+    [
+        ((1.0, -1e38), True),
+        ((1.0, np.nan), False),
+        ((-np.inf, 1.0), False),
+        ((2e38, 2e38), False),  # each is finite, their sum is not
+    ],
+)
+def test_all_ranks_find_the_same_before_they_exchange(
+    monkeypatch: pytest.MonkeyPatch, of_ranks: tuple[float, ...], expected: bool
+) -> None:
+    def work(engine: Engine) -> bool:
+        made = compiled(optimizers.LossScaleOptimizer(optimizers.SGD()))
+        verdict, is_finite = EarlyVerdict(made, engine), tf.Variable(0)
+
+        def assign() -> None:
+            is_finite.assign(1)
+
+        def step() -> None:
+            own = tf.constant([[0.0, of_ranks[engine.rank]]])
+            rows = tf.IndexedSlices(own, tf.constant([1]), tf.constant([3, 2]))
+            verdict.look_at([tf.zeros(2), None, rows])
+            verdict.if_finite(assign)
+
+        tf.function(step, autograph=False)()
+        return bool(is_finite)
+
+    assert on_ranks(monkeypatch, work) == [expected] * 2

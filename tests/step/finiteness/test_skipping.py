@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +218,24 @@ def test_what_a_forward_pass_changes_and_the_counts() -> None:
     for verdict, counts in ((False, (1, 1)), (False, (2, 2)), (True, (2, 0)), (False, (3, 1))):
         skipping.note(tf.constant(verdict))
         assert (int(skipping.total), int(skipping.in_a_row)) == counts
+
+
+@pytest.mark.parametrize("values", [(1.0, 1.0), (np.nan, 1.0), (1.0, np.inf), (np.nan, np.nan)])
+def test_each_step_of_a_call_decides_for_itself(values: tuple[float, ...]) -> None:
+    model = without_dropout("sgd")
+    weights = model.trainable_variables
+    model.optimizer.build(weights)
+    skipping, counts = Skipping(model), [tf.Variable(0) for _ in values]
+
+    def call() -> None:
+        for value, count in zip(values, counts, strict=True):
+            with skipping.step():
+                gradients = [tf.fill(weight.shape, value) for weight in weights]
+                model.optimizer.apply(gradients, weights)
+                skipping.if_finite(partial(count.assign_add, 1))
+
+    tf.function(call, autograph=False)()
+    finite = [bool(np.isfinite(value)) for value in values]
+    assert [int(count) for count in counts] == finite
+    assert int(model.optimizer.iterations) == sum(finite)
+    assert int(skipping.total) == len(values) - sum(finite)

@@ -109,6 +109,7 @@ def test_what_is_not_finite_spoils_no_later_step() -> None:
             assert one_state.keys() == other_state.keys()
             for name, value in one_state.items():
                 np.testing.assert_array_equal(value, other_state[name])
+        assert 0 < one.error(LocalEngine()) == other.error(LocalEngine()) < 1
     np.testing.assert_array_equal(step(spoiled, gradients[2]), step(others, gradients[2]))
 
 

@@ -71,6 +71,19 @@ def test_joining_again_changes_nothing(sizes: tuple[list[int], list[int]]) -> No
     assert units_of(one) == units_of(other) == before
 
 
+@given(two_of_one_size(), st.booleans(), st.booleans())
+def test_what_a_norm_averages_stays_so(
+    sizes: tuple[list[int], list[int]], first: bool, second: bool
+) -> None:
+    """Whichever of two axes it is that a norm averages."""
+    one, other = map(layout_of, sizes)
+    for layout, is_averaged in ((one, first), (other, second)):
+        if is_averaged:
+            channels.average(layout)
+    channels.join(one, other)
+    assert {each.units.averaged for each in channels.leaves(one)} == {first or second}
+
+
 @given(two_of_one_size(), SIZES)
 def test_joining_is_transitive(sizes: tuple[list[int], list[int]], third: list[int]) -> None:
     one, other = map(layout_of, sizes)
