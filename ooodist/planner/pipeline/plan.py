@@ -21,7 +21,8 @@ from ooodist.planner.pipeline import check as pipeline_check
 from ooodist.planner.pipeline.actions import Schedule, check_size, from_csv, trained_from
 from ooodist.planner.pipeline.costs import LacksMemory, PipelineCosts, forward_only
 from ooodist.planner.pipeline.layer_costs import ModelCosts, balanced_parts, stage_costs
-from ooodist.planner.pipeline.schedules import KINDS, round_robin, v_shape
+from ooodist.planner.pipeline.named.kinds import KINDS
+from ooodist.planner.pipeline.named.schedules import round_robin, v_shape
 from ooodist.planner.pipeline.search import auto, best_known, fastest_named_seconds
 from ooodist.planner.pipeline.simulate import (
     PipelineTimeline,
