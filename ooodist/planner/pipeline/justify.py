@@ -21,6 +21,8 @@ from ooodist.planner.pipeline.costs import PipelineCosts, forward_only
 from ooodist.planner.pipeline.dependencies import SPLIT_KINDS, needs_of, users_of
 from ooodist.planner.pipeline.simulate import simulate_pipeline
 
+FARTHEST = 30  # actions of its rank that an action moves past; more take long, and gain little
+
 
 def justified(schedule: Schedule, costs: PipelineCosts) -> Schedule:
     """The schedule with each action in the earliest gap, after all were moved into the latest one.
@@ -36,12 +38,12 @@ def justified(schedule: Schedule, costs: PipelineCosts) -> Schedule:
     costs = forward_only(costs, first)
     runs = simulate_pipeline(schedule, costs).runs
     ends = {run.action: run.end for those in runs for run in those}
-    # Of actions that take no time, too, each comes after those that it needs.
-    order = sorted(ends, key=lambda each: (-ends[each], *(-place for place in _place(each))))
-    late = _packed(schedule, costs, order, late=True)
+    # Sorting is stable: of actions that take no time, too, each comes after those that it needs.
+    order = sorted(ends, key=_place, reverse=True)
+    late = _packed(schedule, costs, sorted(order, key=lambda each: -ends[each]), late=True)
     ends = {placed.action: placed.end for rank in late for placed in rank.placed}
-    order = sorted(ends, key=lambda each: (-ends[each], *_place(each)))
-    early = _packed(schedule, costs, order, late=False)
+    order.reverse()
+    early = _packed(schedule, costs, sorted(order, key=lambda each: -ends[each]), late=False)
     return replace(
         schedule, actions=tuple(tuple(each.action for each in rank.placed) for rank in early)
     )
@@ -64,29 +66,53 @@ def _packed(
         order: the actions, each after those that it needs, or before, if ``late``.
         late: whether time runs backwards, so that the earliest gap is the latest one.
     """
-    stages, rank_of, first = costs.stages, schedule.rank_of, schedule.first_trained
+    stages, rank_of = costs.stages, schedule.rank_of
     ranks = [_Rank(costs.memory_limit) for _ in schedule.actions]
     for position, cost in zip(rank_of, stages, strict=True):
         ranks[position].saved += cost.base_bytes
         ranks[position].free += cost.update if late else 0.0
+    parts = {
+        (stage, kind): _Part(schedule, costs, stage, kind, late=late)
+        for stage in range(len(stages))
+        for kind in SPLIT_KINDS
+    }
     ends: dict[Action, float] = {}
     for action in order:
         stage, kind, microbatch = action
-        cost, rank = stages[stage], ranks[rank_of[stage]]
-        begin, end = cost.saved_bytes(kind)
+        rank, part = ranks[rank_of[stage]], parts[stage, kind]
+        ready = rank.free
+        for other, made, way in part.waits_for:
+            ready = max(ready, ends[Action(other, made, microbatch)] + way)
+        ends[action] = rank.put(action, ready, part.seconds, *part.bytes)
+    return ranks
+
+
+class _Part:
+    """What actions of one stage and kind wait for and take.
+
+    Attributes:
+        waits_for: stage and kind of the other actions, and the seconds of the way from there.
+        seconds: how long one takes.
+        bytes: the change of the bytes kept at its start and at its end.
+    """
+
+    def __init__(
+        self, schedule: Schedule, costs: PipelineCosts, stage: int, kind: str, *, late: bool
+    ) -> None:
+        stages, rank_of = costs.stages, schedule.rank_of
+        begin, end = stages[stage].saved_bytes(kind)
         if late:
-            others = users_of(stage, kind, len(stages), first)
-            begin, end = -end, -begin
+            others = users_of(stage, kind, len(stages), schedule.first_trained)
         else:
             others = needs_of(stage, kind, len(stages))
-        ready = rank.free
+        self.waits_for = []
         for other, made in others:
-            at = ends[Action(other, made, microbatch)]
-            if rank_of[other] != rank_of[stage]:
-                at += cost.transfer_seconds(kind) if late else stages[other].transfer_seconds(made)
-            ready = max(ready, at)
-        ends[action] = rank.put(action, ready, cost.seconds(kind), begin, end)
-    return ranks
+            source, sent = (stage, kind) if late else (other, made)
+            is_sent = rank_of[other] != rank_of[stage]
+            way = stages[source].transfer_seconds(sent) if is_sent else 0.0
+            self.waits_for.append((other, made, way))
+        self.seconds = stages[stage].seconds(kind)
+        self.bytes = (-end, -begin) if late else (begin, end)
 
 
 @dataclass
@@ -137,7 +163,7 @@ class _Rank:
         placed = self.placed
         place = len(placed)
         start, saved = max(ready, placed[-1].end if placed else 0.0), self.saved
-        for at in reversed(range(place)):
+        for at in reversed(range(max(0, place - FARTHEST), place)):
             each = placed[at]
             # One that takes no time may need another one that takes none and is here already.
             if each.start <= ready or each.start < ready + seconds:
