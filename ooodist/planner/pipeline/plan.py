@@ -147,7 +147,7 @@ def make_plans(
             except UserError as error:
                 refused.note(error, parts)
                 continue
-            best = min(best, plan.timeline.step_seconds)
+            best = min(best, plan.seconds)
             yield plan
     if best == math.inf:
         raise refused.least()
@@ -158,7 +158,7 @@ def make_plan(
 ) -> PipelinePlan:
     """The plan of :func:`make_plans` that is fastest in simulation. Raises UserError."""
     plans = make_plans(costs, ranks, microbatches, name, chunks)
-    return min(plans, key=lambda plan: plan.timeline.step_seconds)
+    return min(plans, key=lambda plan: plan.seconds)
 
 
 def first_plan(
@@ -188,7 +188,7 @@ def first_plan(
                 refused.note(error, parts)
                 continue
             more = 1 + FURTHER_STAGE * (number - 1)
-            plans.append((more * plan.timeline.step_seconds, plan))
+            plans.append((more * plan.seconds, plan))
     if not plans:
         raise refused.least()
     return min(plans, key=lambda each: each[0])[1]

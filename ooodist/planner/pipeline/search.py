@@ -153,7 +153,8 @@ def fastest_named_seconds(
     """The step seconds of the fastest named schedule that fits, with separate I and W;
     infinity if none fits."""
     named = named_schedules(rank_of, microbatches, replace(costs, memory_limit=None))
-    starts = _fastest_first(named, Evaluator(rank_of, microbatches, costs))
+    evaluator = Evaluator(rank_of, microbatches, costs)
+    starts = _as_run(_fastest_first(named, evaluator), evaluator, costs)
     return starts[0].seconds if starts else math.inf
 
 
