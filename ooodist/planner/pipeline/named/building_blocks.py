@@ -32,6 +32,7 @@ from ooodist.planner.pipeline.justify import justified
 from ooodist.planner.pipeline.named.schedules import v_shape
 from ooodist.planner.pipeline.simulate import peak_bytes
 
+MOST_MOVED = 60_000  # actions; of more, which would take seconds, the block is only repeated
 SLOTS = 6  # of a rank for each micro-batch: F, I and W of two stages
 
 
@@ -113,6 +114,8 @@ def _in_v(
                 slots[action._replace(kind=WEIGHT_GRADIENT)] = next(s for s in free if s > after)
     costs = costs or equal_stages(2 * ranks)
     repeated = _repeated(name, v_shape(ranks), slots)
+    if len(slots) > MOST_MOVED:
+        return repeated
     limit = max(peak_bytes(repeated, costs))
     return justified(repeated, replace(costs, memory_limit=limit))
 
