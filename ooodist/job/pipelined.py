@@ -55,8 +55,8 @@ def pipelined(
             to be the fastest is chosen. ``microbatches`` are then those of all pipelines, of which
             there are ``model.ooodist.strategy.shard[1]``: a batch of each is that part of all
             samples of an update.
-        schedule: a name (see planner/pipeline/schedules.py), ``auto`` (whatever turns out to be the
-            fastest while the model trains; it begins with the best known one), or a CSV file.
+        schedule: a name (see planner/pipeline/named/kinds.py), ``auto`` (whatever turns out to be
+            the fastest while the model trains; it begins with the best known one), or a CSV file.
         chunks: stages per rank; None for the usual number of the schedule.
         split: names of the layers with which a new stage begins; None for balanced stages.
         costs: a file with the costs of the layers, as ``python -m ooodist.plan`` writes it; None to

@@ -29,6 +29,7 @@ from ooodist.pipeline.layers.in_parts import measure_in_parts
 from ooodist.pipeline.layers.measure import FEW_LAYER_STEPS
 from ooodist.pipeline.links import measure_link
 from ooodist.planner.pipeline.layer_costs import ModelCosts
+from ooodist.step.optimizer import needs_all_gradients
 from ooodist.trainer import resume
 from ooodist.trainer.saving import within_epoch
 from ooodist.util import yaml_dataclass
@@ -165,8 +166,9 @@ def _measure_layers(config: Config, engine: Engine) -> ModelCosts:
         model, batch, config.parallel.microbatches, engine, engine.size, steps=FEW_LAYER_STEPS
     )
     strategy.close()
+    has_barrier = needs_all_gradients(model.optimizer, skips=config.on_nan == "skip")
     keras.utils.clear_session()  # so that layers of the model to be trained have the same names
-    return ModelCosts(layers, measure_link(engine.world))
+    return ModelCosts(layers, measure_link(engine.world), has_barrier=has_barrier)
 
 
 def _warm_up(

@@ -346,7 +346,7 @@ def assemble(
     Raises:
         UserError: on all ranks.
     """
-    plan = plan_stages(model, batch, parallel, engine, is_live=is_live)
+    plan = plan_stages(model, batch, parallel, engine, is_live=is_live, skips=skips)
     with engine.agreed():
         splitter = BatchSplitter(model, batch, parallel.microbatches)
         with standing_in(model.variables, with_memory=False):

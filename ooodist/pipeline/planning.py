@@ -37,6 +37,7 @@ from ooodist.planner.pipeline.plan import (
 from ooodist.planner.pipeline.search import auto, best_known
 from ooodist.settings.sections import ParallelConfig
 from ooodist.step.all_ranks.objects import text_of_rank
+from ooodist.step.optimizer import needs_all_gradients
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
@@ -53,6 +54,7 @@ def plan_stages(
     engine: Engine,
     *,
     is_live: bool = False,
+    skips: bool = False,
 ) -> PipelinePlan:
     """The stages, their ranks, and a first schedule; all ranks call it, and get the same.
 
@@ -62,18 +64,23 @@ def plan_stages(
         parallel: the job's settings.
         engine: the engine of the job.
         is_live: the schedule ``auto`` is provisional: the best of the known ones.
+        skips: updates whose gradients are not finite are left out.
 
     Raises:
         UserError: the model cannot be split, or does not fit into the memory limit; on all ranks.
     """
+    has_barrier = needs_all_gradients(model.optimizer, skips=skips)
+
+    def plan_layers(costs: ModelCosts) -> PipelinePlan:
+        return _plan_layers(replace(costs, has_barrier=has_barrier), parallel, is_live=is_live)
+
     if parallel.split is not None:
-        return _decided_by_rank_0(lambda: _plan_split(model, parallel, is_live=is_live), engine)
+        return _decided_by_rank_0(
+            lambda: _plan_split(model, parallel, is_live=is_live, has_barrier=has_barrier), engine
+        )
     if parallel.costs is not None:
         file = Path(parallel.costs)
-        return _decided_by_rank_0(
-            lambda: _plan_layers(read_costs(file, calls_of(model)), parallel, is_live=is_live),
-            engine,
-        )
+        return _decided_by_rank_0(lambda: plan_layers(read_costs(file, calls_of(model))), engine)
     logger.info("pipeline: measuring the layers of %s", model.name)
     began = time.perf_counter()
     steps = FEW_LAYER_STEPS if is_live else LAYER_STEPS
@@ -86,9 +93,7 @@ def plan_stages(
         ranks = parallel.pipeline
         layers = measure_in_parts(model, batch, microbatches, engine, ranks, steps=steps)
     logger.info("pipeline: measured the layers in %.1f s", time.perf_counter() - began)
-    plan = _decided_by_rank_0(
-        lambda: _plan_layers(ModelCosts(layers), parallel, is_live=is_live), engine
-    )
+    plan = _decided_by_rank_0(lambda: plan_layers(ModelCosts(layers)), engine)
     return replace(plan, seconds_alone=alone)
 
 
@@ -144,11 +149,15 @@ def _decided_by_rank_0(make: Callable[[], PipelinePlan], engine: Engine) -> Pipe
     return _from_text(text_of_rank(engine, lambda: _to_text(make())))
 
 
-def _plan_split(model: keras.Model, parallel: ParallelConfig, *, is_live: bool) -> PipelinePlan:
+def _plan_split(
+    model: keras.Model, parallel: ParallelConfig, *, is_live: bool, has_barrier: bool
+) -> PipelinePlan:
     parts = parts_of_split(calls_of(model), parallel.split or ())
     chunks_of_split(len(parts), parallel.pipeline)
     # Equal costs, until they are measured.
-    costs = replace(equal_stages(len(parts)), memory_limit=parallel.memory_bytes)
+    costs = replace(
+        equal_stages(len(parts)), memory_limit=parallel.memory_bytes, has_barrier=has_barrier
+    )
     find = best_known if is_live else auto
     return placed(parts, costs, parallel.pipeline, parallel.microbatches, parallel.schedule, find)
 

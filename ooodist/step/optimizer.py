@@ -111,6 +111,17 @@ def without_scaling(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.O
     return optimizer
 
 
+def needs_all_gradients(optimizer: keras.optimizers.Optimizer, *, skips: bool) -> bool:
+    """Whether each update needs something of all gradients: their norm, or if they are finite.
+
+    Args:
+        optimizer: the optimizer.
+        skips: whether updates whose gradients are not finite are left out.
+    """
+    inner = without_scaling(optimizer)
+    return bool(inner.global_clipnorm) or inner is not optimizer or skips
+
+
 def optimizer_state_of(
     optimizer: keras.optimizers.Optimizer, weights: Mapping[str, keras.Variable]
 ) -> list[tuple[keras.Variable, str]]:

@@ -20,9 +20,9 @@ import pytest
 from ooodist.elastic.pipeline_cost_model import PipelineCostModel
 from ooodist.elastic.selection.select import select
 from ooodist.planner.costs import StepCosts, UnitCost, WeightCost
-from ooodist.planner.pipeline import schedules
 from ooodist.planner.pipeline.actions import Schedule, trained_from
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
+from ooodist.planner.pipeline.named import schedules
 from ooodist.planner.pipeline.plan import PipelinePlan, reschedule
 from ooodist.planner.pipeline.simulate import simulate_pipeline
 from tests.elastic.brute_force import EXACT, check_close_to_the_best

@@ -27,8 +27,8 @@ from ooodist.pipeline.runtime import runtime
 from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Action, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
 from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
+from ooodist.planner.pipeline.named.schedules import zero_bubble_h2
 from ooodist.planner.pipeline.plan import PipelinePlan, make_plan
-from ooodist.planner.pipeline.schedules import zero_bubble_h2
 from ooodist.planner.pipeline.simulate import (
     MeasuredRun,
     PipelineTimeline,

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from ooodist.planner.pipeline import zero_bubble
+from ooodist.planner.pipeline.named import zero_bubble
 from ooodist.planner.pipeline.plan import PipelinePlan
 from ooodist.planner.pipeline.simulate import peak_bytes, simulate_pipeline
 from tests.jobs import ROOT

@@ -21,7 +21,7 @@ from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
 from ooodist.planner.pipeline import actions
 from ooodist.planner.pipeline.layer_costs import read_model_costs
-from ooodist.planner.pipeline.schedules import one_forward_one_backward
+from ooodist.planner.pipeline.named.schedules import one_forward_one_backward
 from ooodist.profiler import folder as profiles
 from ooodist.util import yaml_dataclass
 from ooodist.zoo.service.tokens import read_tokens

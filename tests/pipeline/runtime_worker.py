@@ -7,7 +7,7 @@ are those of a model that was trained whole, with the same M micro-batches.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import keras
 import numpy as np
@@ -19,25 +19,21 @@ from ooodist.pipeline.runtime.runtime import Runtime
 from ooodist.pipeline.runtime.transport import Transport
 from ooodist.pipeline.runtime.work import StageWork, compiled_loss
 from ooodist.pipeline.stages import calls_of, sent_specs, split
-from ooodist.planner.pipeline import schedules
 from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Schedule, without_transfers
+from ooodist.planner.pipeline.costs import equal_stages
+from ooodist.planner.pipeline.named.kinds import KINDS
 from ooodist.util.patience import Patience
 from tests.pipeline.models import MODELS, parts_at
 
 STEPS = 10
 TOLERANCE = 1e-6 * STEPS  # sums of floats in another order, in each step
-SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
-    "gpipe": schedules.gpipe,
-    "gpipe_2": lambda p, m: schedules.gpipe(p, m, chunks=2),
-    "1f1b": schedules.one_forward_one_backward,
-    "interleaved": schedules.interleaved,
-    "fast_forward": schedules.fast_forward,
-    "modulo": schedules.modulo,
-    "push": schedules.push,
-    "zb_h1": schedules.zero_bubble_h1,
-    "zb_h2": schedules.zero_bubble_h2,
-    "zb_v": schedules.zero_bubble_v,
-}
+
+
+def schedule_of(name: str, ranks: int, microbatches: int) -> Schedule:
+    """The schedule of a name; ``gpipe_2`` has two stages a rank."""
+    kind = KINDS[name.removesuffix("_2")]
+    chunks = 2 if name == "gpipe_2" else kind.chunks
+    return kind.make(ranks, microbatches, chunks, equal_stages(ranks * chunks))
 
 
 class Job:
@@ -173,7 +169,7 @@ def main(model_name: str, microbatches: int, names: list[str]) -> None:
     transport = Transport(world.duplicate(), Patience(60))
     placed: dict[tuple[int, ...], Stages] = {}
     for name in names:
-        schedule = SCHEDULES[name](world.size, microbatches)
+        schedule = schedule_of(name, world.size, microbatches)
         if schedule.rank_of not in placed:
             placed[schedule.rank_of] = Stages(job, schedule.rank_of, world.rank)
         stages = placed[schedule.rank_of]

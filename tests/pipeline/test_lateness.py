@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages
-from ooodist.planner.pipeline.schedules import gpipe
+from ooodist.planner.pipeline.named.schedules import gpipe
 from ooodist.planner.pipeline.simulate import simulate_pipeline
 from tests.pipeline.lateness import lateness, step_with
 from tests.planner.pipelines import pipelines

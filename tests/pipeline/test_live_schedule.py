@@ -21,13 +21,13 @@ from ooodist.pipeline.live_schedule import (
 )
 from ooodist.planner.pipeline.actions import Schedule, to_csv
 from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages
-from ooodist.planner.pipeline.plan import PipelinePlan
-from ooodist.planner.pipeline.schedules import (
+from ooodist.planner.pipeline.named.schedules import (
     gpipe,
     one_forward_one_backward,
     zero_bubble_h1,
     zero_bubble_h2,
 )
+from ooodist.planner.pipeline.plan import PipelinePlan
 from ooodist.planner.pipeline.search_process import FoundSchedules, NamedCsv, ScheduleRequest
 from ooodist.trainer import drift, trial
 from ooodist.trainer.drift import DRIFT, DRIFTED_WINDOWS, WINDOW_CALLS

@@ -63,6 +63,27 @@ def test_a_pipeline_that_should_be_slower_than_one_process_says_so(
         assert (said in caplog.text) is is_said
 
 
+@pytest.mark.parametrize("split", [None, ["last"]])
+@pytest.mark.parametrize(
+    ("clipnorm", "skips", "has_barrier"),
+    [(None, False, False), (1.0, False, True), (None, True, True)],
+)
+def test_the_first_plan_counts_steps_as_they_will_run(
+    tmp_path: Path,
+    split: list[str] | None,
+    clipnorm: float | None,
+    skips: bool,
+    has_barrier: bool,
+) -> None:
+    """With a barrier only if the update needs something of all gradients."""
+    model = build()
+    model.compile(keras.optimizers.SGD(global_clipnorm=clipnorm), "mean_squared_error")
+    costs = None if split else str(written(tmp_path, *NAMES))
+    parallel = ParallelConfig(pipeline=2, microbatches=2, costs=costs, split=split)
+    plan = plan_stages(model, None, parallel, LocalEngine(), is_live=True, skips=skips)
+    assert plan.costs.has_barrier is has_barrier
+
+
 @pytest.mark.parametrize("is_live", [False, True])
 def test_stages_are_balanced_by_the_costs_of_the_file(tmp_path: Path, is_live: bool) -> None:
     """Nothing is measured: there is no batch that could be."""

@@ -11,7 +11,7 @@ from ooodist.pipeline.schedule_equivalence import computes_alike, order_dependen
 from ooodist.pipeline.stages import Stage, split
 from ooodist.planner.pipeline.actions import Action
 from ooodist.planner.pipeline.costs import equal_stages
-from ooodist.planner.pipeline.schedules import (
+from ooodist.planner.pipeline.named.schedules import (
     gpipe,
     interleaved,
     one_forward_one_backward,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from ooodist.planner.pipeline import schedules as named
 from ooodist.planner.pipeline.actions import Action, Schedule, trained_from
-from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
+from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages
+from ooodist.planner.pipeline.named.kinds import KINDS
 
 # Eighths: sums of them are exact, so that many things happen at exactly the same time.
 EIGHTHS: SearchStrategy[float] = st.integers(0, 16).map(lambda number: number / 8)
@@ -38,19 +38,9 @@ def stage_costs(draw: DrawFn, stages: int) -> PipelineCosts:
 def schedules(draw: DrawFn) -> Schedule:
     """Any that has a name, of up to 5 ranks and 9 micro-batches."""
     ranks, microbatches = draw(st.integers(1, 5)), draw(st.integers(1, 9))
-    chunks = draw(st.integers(1, 3))
-    made = [
-        named.gpipe(ranks, microbatches, chunks),
-        named.one_forward_one_backward(ranks, microbatches),
-        named.interleaved(ranks, microbatches, chunks),
-        named.zero_bubble_h1(ranks, microbatches),
-        named.zero_bubble_h2(ranks, microbatches),
-        named.zero_bubble_v(ranks, microbatches),
-        named.fast_forward(ranks, microbatches),
-        named.modulo(ranks, microbatches, chunks),
-        named.push(ranks, microbatches, chunks),
-    ]
-    return draw(st.sampled_from(made))
+    kind = draw(st.sampled_from(list(KINDS.values())))
+    chunks = draw(st.integers(1, 3)) if kind.other_chunks else kind.chunks
+    return kind.make(ranks, microbatches, chunks, equal_stages(ranks * chunks))
 
 
 @st.composite

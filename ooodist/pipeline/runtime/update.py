@@ -21,7 +21,7 @@ from ooodist.compat.attributes import replaced
 from ooodist.engines.arrays import ArrayExchange
 from ooodist.errors import UserError
 from ooodist.step.finiteness.finite import GradientSums
-from ooodist.step.optimizer import without_scaling
+from ooodist.step.optimizer import needs_all_gradients, without_scaling
 from ooodist.step.update_order import one_after_the_other
 
 
@@ -75,9 +75,7 @@ class Update:
         self._updating = updating or contextlib.nullcontext
         self._skips = skips and self._inner is optimizer
         self.was_skipped = False
-        self.needs_all = (
-            bool(self._inner.global_clipnorm) or self._inner is not optimizer or self._skips
-        )
+        self.needs_all = needs_all_gradients(optimizer, skips=skips)
         self.not_finite: str | None = None
         self._sums = GradientSums()
         self._look = tf.function(self._look_at, autograph=False)

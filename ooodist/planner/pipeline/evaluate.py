@@ -64,6 +64,7 @@ class Evaluator:
                 self._receiver += receivers
                 self._link += [link] * microbatches
                 self._way += [cost.transfer_seconds(kind)] * microbatches
+        self._maker = {to: number for number, to in enumerate(self._receiver) if to >= 0}
         for rank in range(ranks):
             # The last action of a rank is a W, if all its stages train, and the exchange of a
             # stage's last bucket follows.
@@ -163,6 +164,33 @@ class Evaluator:
             saved += begin + end
         return True
 
+    def make_fit(self, rank: int, order: list[int]) -> bool:
+        """Moves actions that free memory forward to where an action would exceed the limit.
+
+        Returns:
+            whether the order then fits.
+        """
+        if self._limit is None:
+            return True
+        saved, m = self._base[rank], self._microbatches
+        done: set[int] = set()
+        for at in range(len(order)):
+            number = order[at]
+            begin, end = self._bytes[number // m]
+            if saved + begin > self._limit:
+                for later in range(at, len(order)):
+                    number = order[later]
+                    begin, end = self._bytes[number // m]
+                    is_ready = (number // m) % 3 == 0 or number - m in done
+                    if begin + end < 0 and saved + begin <= self._limit and is_ready:
+                        break
+                else:
+                    return False
+                order.insert(at, order.pop(later))
+            saved += begin + end
+            done.add(number)
+        return True
+
     def step_seconds(self, orders: Sequence[Sequence[int]], most: float = math.inf) -> float:
         """The seconds of a step; infinity if the ranks deadlock.
 
@@ -183,10 +211,35 @@ class Evaluator:
         def ends_of_step(begins: Sequence[float]) -> list[float]:
             found = self._ends_of_step(orders, begins, link_free)
             assert found is not None
-            ends, metrics = found
+            ends, ended = found
+            metrics = max(ended[-3 * self._microbatches : -2 * self._microbatches])
             return [max(metrics, end) for end in ends]
 
         return period_of(ends_of_step, len(orders))
+
+    def urgent(self, orders: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+        """The rank and position of actions that make the step as long as it is.
+
+        They are those on a critical path that start as soon as their rank's previous action ends:
+        only if one of them is moved before that one can the step become shorter.
+        """
+        found = self._ends_of_step(orders, [0.0] * len(orders), {})
+        assert found is not None
+        done, ended = found
+        rank = max(range(len(orders)), key=done.__getitem__)
+        position = len(orders[rank]) - 1
+        path = []
+        while position > 0:
+            number = orders[rank][position]
+            start = ended[number] - self._seconds[number]
+            if ended[orders[rank][position - 1]] >= start * (1 - 1e-9):
+                path.append((rank, position))
+                position -= 1
+                continue
+            maker = self._maker[number]
+            rank = self._rank_of[maker // (3 * self._microbatches)]
+            position = orders[rank].index(maker)
+        return path
 
     def _ends_of_step(
         self,
@@ -194,8 +247,8 @@ class Evaluator:
         begins: Sequence[float],
         link_free: dict[int, float],
         most: float = math.inf,
-    ) -> tuple[list[float], float] | None:
-        """Finds when each rank's update and when the last F of the last stage end.
+    ) -> tuple[list[float], list[float]] | None:
+        """Finds when each rank's update and when each action ends, by its number.
 
         Args:
             orders: the numbers of each rank's actions.
@@ -212,7 +265,7 @@ class Evaluator:
         waiting: dict[int, int] = {}  # from an action that cannot start yet to its rank
         at = [0] * len(orders)
         time = list(begins)
-        ends = [0.0] * len(self._bytes)  # of the last action of each stage and kind without users
+        ended = [0.0] * self.size  # of each action; 0 for those of stages that do not train
         # How long each rank may still wait, with a margin: sums round differently by their order.
         slack = [most * (1 + 1e-9) - work for work in self._work]
         ready = list(range(len(orders)))
@@ -233,6 +286,7 @@ class Evaluator:
                         return None
                     now = there
                 now += seconds[number]
+                ended[number] = now
                 target = receiver[number]
                 if target >= 0:
                     sent = now
@@ -242,15 +296,15 @@ class Evaluator:
                     arrival[target] = sent
                     if target in waiting:
                         ready.append(waiting.pop(target))
-                else:
-                    ends[number // microbatches] = now
             time[rank] = now
         if waiting:
             return None
         if self._exchanging:
-            self._exchange_until(time, ends[2::3], orders)
+            m, stages = microbatches, range(len(self._stages))
+            last = [max(ended[(3 * stage + 2) * m : (3 * stage + 3) * m]) for stage in stages]
+            self._exchange_until(time, last, orders)
         done = [end + update for end, update in zip(time, self._update, strict=True)]
-        return done, ends[-3]
+        return done, ended
 
     def _exchange_until(
         self, time: list[float], ready: Sequence[float], orders: Sequence[Sequence[int]]

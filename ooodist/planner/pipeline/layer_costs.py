@@ -115,6 +115,8 @@ class ModelCosts:
         replica_link: the link between the ranks that have the same stages; None: as ``link``.
         links: where links differ, ``links[a][b]`` is that from rank a to rank b of a pipeline;
             None: all are as ``link``.
+        has_barrier: whether ranks wait for each other at the end of each step; see
+            :class:`ooodist.planner.pipeline.costs.PipelineCosts`.
 
     Raises:
         UserError: there are replicas, but no layer has ``exchanged_bytes``.
@@ -127,6 +129,7 @@ class ModelCosts:
     replicas: Annotated[int, Range(1)] = 1
     replica_link: Link | None = None
     links: tuple[tuple[Link, ...], ...] | None = None
+    has_barrier: bool = True
 
     def __post_init__(self) -> None:
         if self.replicas > 1 and not any(layer.exchanged_bytes for layer in self.layers):
@@ -280,4 +283,4 @@ def stage_costs(
         )
 
     stages = map(cost, parts, merged(costs.layers, parts), to_next, to_previous)
-    return PipelineCosts(tuple(stages), costs.memory_limit)
+    return PipelineCosts(tuple(stages), costs.memory_limit, costs.has_barrier)

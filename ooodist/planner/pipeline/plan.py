@@ -21,7 +21,8 @@ from ooodist.planner.pipeline import check as pipeline_check
 from ooodist.planner.pipeline.actions import Schedule, check_size, from_csv, trained_from
 from ooodist.planner.pipeline.costs import LacksMemory, PipelineCosts, forward_only
 from ooodist.planner.pipeline.layer_costs import ModelCosts, balanced_parts, stage_costs
-from ooodist.planner.pipeline.schedules import KINDS, round_robin, v_shape
+from ooodist.planner.pipeline.named.kinds import KINDS
+from ooodist.planner.pipeline.named.schedules import round_robin, v_shape
 from ooodist.planner.pipeline.search import auto, best_known, fastest_named_seconds
 from ooodist.planner.pipeline.simulate import (
     PipelineTimeline,
@@ -146,7 +147,7 @@ def make_plans(
             except UserError as error:
                 refused.note(error, parts)
                 continue
-            best = min(best, plan.timeline.step_seconds)
+            best = min(best, plan.seconds)
             yield plan
     if best == math.inf:
         raise refused.least()
@@ -157,7 +158,7 @@ def make_plan(
 ) -> PipelinePlan:
     """The plan of :func:`make_plans` that is fastest in simulation. Raises UserError."""
     plans = make_plans(costs, ranks, microbatches, name, chunks)
-    return min(plans, key=lambda plan: plan.timeline.step_seconds)
+    return min(plans, key=lambda plan: plan.seconds)
 
 
 def first_plan(
@@ -187,7 +188,7 @@ def first_plan(
                 refused.note(error, parts)
                 continue
             more = 1 + FURTHER_STAGE * (number - 1)
-            plans.append((more * plan.timeline.step_seconds, plan))
+            plans.append((more * plan.seconds, plan))
     if not plans:
         raise refused.least()
     return min(plans, key=lambda each: each[0])[1]

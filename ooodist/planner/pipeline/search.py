@@ -1,9 +1,10 @@
 """Searches for the fastest pipeline schedule for measured costs, under a memory limit.
 
-The search starts from the fastest of: the named schedules that fit and suit the placement of the
-stages, Zero Bubble's heuristic, and list schedules made from the costs. Then several random walks
-move actions to other positions on their ranks, for a fixed budget or until a lower bound is reached
-(equal costs give equal schedules). In simulation, no published schedule that fits is faster.
+The search starts from the fastest of: all named schedules (``named/kinds.py``) that fit and suit
+the placement of the stages, list schedules made from the costs, and what forward-backward
+improvement makes of them (``justify.py``). Then several random walks move actions to other
+positions on their ranks, for a fixed budget or until a lower bound is reached (equal costs give
+equal schedules). In simulation, no schedule in ``named/kinds.py`` that fits is faster.
 
 Walks minimize the seconds of a step that ends with a barrier, which are fast to compute. Where
 steps have none (``PipelineCosts.has_barrier``), what walks have found and what is known is compared
@@ -17,7 +18,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ooodist.planner.pipeline import zero_bubble
 from ooodist.planner.pipeline.actions import (
     BACKWARD,
     INPUT_GRADIENT,
@@ -29,18 +29,20 @@ from ooodist.planner.pipeline.actions import (
 from ooodist.planner.pipeline.costs import PipelineCosts, forward_only
 from ooodist.planner.pipeline.dependencies import SPLIT_KINDS
 from ooodist.planner.pipeline.evaluate import Evaluator
+from ooodist.planner.pipeline.justify import justified
 from ooodist.planner.pipeline.list_scheduling import Rule, list_schedule
 from ooodist.planner.pipeline.moves import Orders, improve
-from ooodist.planner.pipeline.schedules import KINDS
+from ooodist.planner.pipeline.named.kinds import KINDS
 from ooodist.planner.pipeline.simulate import SAME, step_seconds
 
 EVALUATED_ACTIONS = 4_500_000  # in all evaluations of a search: a few seconds
-MOST_EVALUATIONS = 24_000
+MOST_EVALUATIONS = 60_000
 LEAST_EVALUATIONS = 500  # of a walk; fewer lead nowhere
 MOST_WALKS = 12
 SCHEDULED_ACTIONS = 100_000  # in all schedules that rules make
 LEAST_RULES = 4
-STARTS = 3  # walks begin at the fastest known schedules
+JUSTIFIED_ACTIONS = 40_000  # in all schedules that are justified
+STARTS = 4  # walks begin at the fastest known schedules
 MOST_TRIED = 3  # schedules that are tried in training
 NEARLY = 0.05  # a known schedule may be slower by this share in simulation and still be tried
 
@@ -54,7 +56,7 @@ def named_schedules(
     # Of schedules that are equally fast, the first counts.
     for kind in sorted(KINDS.values(), key=lambda kind: not kind.other_chunks):
         if kind.may_have(chunks) and rank_of == kind.rank_of(ranks, chunks):
-            yield kind.make(ranks, microbatches, chunks, costs)
+            yield from kind.variants(ranks, microbatches, chunks, costs)
 
 
 def auto(
@@ -75,10 +77,13 @@ def auto(
     costs = forward_only(costs, first_trained)
     # The rules come first: they raise UserError if nothing fits into the memory limit.
     made = list(_made_by_rules(rank_of, microbatches, costs))
-    known = [*_published(rank_of, microbatches, costs), *made]
+    known = [*named_schedules(rank_of, microbatches, costs), *made]
     evaluator = Evaluator(rank_of, microbatches, costs)
     # An I that nobody needs takes no time in these costs, but its rank would still wait to run it.
     starts = _fastest_first([trained_from(each, first_trained) for each in known], evaluator)
+    most = JUSTIFIED_ACTIONS // evaluator.size
+    tight = [justified(split(start.schedule), costs) for start in starts[:most]]
+    starts = _fastest_first([*(start.schedule for start in starts), *tight], evaluator)
     found = list(_walks(starts, evaluator))
     if not costs.has_barrier:
         starts = _as_run(starts, evaluator, costs)
@@ -106,7 +111,7 @@ def best_known(
     """
     costs = forward_only(costs, first_trained)
     evaluator = Evaluator(rank_of, microbatches, costs)
-    for make in (_published, _made_by_rules):
+    for make in (named_schedules, _made_by_rules):
         known = make(rank_of, microbatches, costs)
         starts = _fastest_first([trained_from(each, first_trained) for each in known], evaluator)
         if starts := _as_run(starts, evaluator, costs):
@@ -128,7 +133,7 @@ def schedules_to_try(
     best = auto(rank_of, microbatches, costs)
     orders = evaluator.orders_of(split(best))
     most = (1 + NEARLY) * step_seconds(best, costs)
-    known = _fastest_first(_published(rank_of, microbatches, costs), evaluator)
+    known = _fastest_first(named_schedules(rank_of, microbatches, costs), evaluator)
     known = _as_run(known, evaluator, costs)
     near = [start for start in known if start.seconds <= most]
     found = [] if any(start.orders == orders for start in near) else [best]
@@ -148,7 +153,8 @@ def fastest_named_seconds(
     """The step seconds of the fastest named schedule that fits, with separate I and W;
     infinity if none fits."""
     named = named_schedules(rank_of, microbatches, replace(costs, memory_limit=None))
-    starts = _fastest_first(named, Evaluator(rank_of, microbatches, costs))
+    evaluator = Evaluator(rank_of, microbatches, costs)
+    starts = _as_run(_fastest_first(named, evaluator), evaluator, costs)
     return starts[0].seconds if starts else math.inf
 
 
@@ -199,17 +205,6 @@ def _walks(starts: Sequence[_Start], evaluator: Evaluator) -> Iterator[tuple[flo
         seconds, orders = improve(start.orders, evaluator, evaluations // walks, walk)
         best = min(best, seconds)
         yield seconds, orders
-
-
-def _published(
-    rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts
-) -> Iterator[Schedule]:
-    """Yields all named schedules, made with and without the memory limit, and those of Zero
-    Bubble's heuristic; some may not fit."""
-    for those in dict.fromkeys((replace(costs, memory_limit=None), costs)):
-        yield from named_schedules(rank_of, microbatches, those)
-    if rank_of == tuple(range(len(rank_of))):
-        yield from zero_bubble.automatic(microbatches, costs)
 
 
 def split(schedule: Schedule) -> Schedule:

@@ -95,7 +95,7 @@ def _planned(
 
 
 def _seconds(way: Division) -> float:
-    return float("inf") if way.plan is None else way.plan.timeline.step_seconds
+    return float("inf") if way.plan is None else way.plan.seconds
 
 
 def described(ways: Sequence[Division], samples: int | None = None) -> str:
@@ -110,7 +110,7 @@ def described(ways: Sequence[Division], samples: int | None = None) -> str:
         if way.plan is None:
             words.append(f"{way.name} cannot be: {way.refused}")
             continue
-        seconds = way.plan.timeline.step_seconds
+        seconds = way.plan.seconds
         rate = f" ({samples / seconds:.4g} samples/s)" if samples and seconds else ""
         words.append(f"{way.name}: {seconds * 1e3:.4g} ms a step{rate}")
     return "; ".join(words)

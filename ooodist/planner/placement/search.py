@@ -52,7 +52,7 @@ def best_placement(
             plan = first_plan(placement.costs(costs, hosts), ranks, microbatches, chunks)
         except UserError:
             return math.inf  # with each placement, as they keep the same in memory
-        return plan.timeline.step_seconds
+        return plan.seconds
 
     return min(candidates, key=seconds)
 

@@ -11,13 +11,13 @@ from ooodist.planner.pipeline.plan import AUTO, NAMES
 from ooodist.report.picture import write_legend, write_title
 from ooodist.report.pipeline.outcomes import Comparison
 
-# A color and a marker for each named schedule, and one for all files: the palette of Okabe and Ito
-# and three more colors. The markers tell the lines apart without colors.
+# For the named schedules, and for all files, in turn: the palette of Okabe and Ito and three more
+# colors. There is one marker fewer, so that no two lines have both color and marker in common.
 _COLORS = (
     *("#56b4e9", "#e69f00", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#a6930a"),
     *("#882255", "#777777", "#444444"),
 )
-_MARKERS = "osD^vP<>Xh"
+_MARKERS = "osD^vP<>X"
 _STYLES = ("-", "--", ":")
 _INCHES = (5.0, 4.6)  # width and height of the axes for a number of ranks
 _LEGEND_INCHES = 2.2
@@ -68,8 +68,8 @@ def _draw_axes(axes: Axes, comparisons: Sequence[Comparison], lines: Sequence[Li
             numbers,
             [points.get(number, float("nan")) for number in numbers],
             label=name if chunks is None else f"{name}, v = {chunks}",
-            color="black" if name == AUTO else _COLORS[place],
-            marker="*" if name == AUTO else _MARKERS[place],
+            color="black" if name == AUTO else _COLORS[place % len(_COLORS)],
+            marker="*" if name == AUTO else _MARKERS[place % len(_MARKERS)],
             markersize=10 if name == AUTO else 5,
             linestyle=_STYLES[chunks_of.index(chunks) % len(_STYLES)],
             linewidth=1.4,

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ooodist.planner.pipeline.named.kinds import KINDS
 from tests.pipeline.jobs import run_mpi
 
-EVERY = [
-    *("gpipe", "gpipe_2", "1f1b", "interleaved", "fast_forward"),
-    *("modulo", "push", "zb_h1", "zb_h2", "zb_v"),
-]
+EVERY = ["gpipe_2", *KINDS]
 
 
 # tests/pipeline/training_cases.py has more kinds of models. Schedules that place stages alike share
@@ -25,7 +23,7 @@ CASES = {
     # too.
     4: [
         ("encoder_decoder", 3, ["gpipe", "1f1b", "fast_forward", "zb_h1", "zb_h2"]),
-        ("unet", 5, ["gpipe_2", "interleaved", "modulo", "push", "zb_v"]),
+        ("unet", 5, ["gpipe_2", "interleaved", "modulo", "push", "zb_v", "v_half", "dual_pipe_v"]),
     ],
 }
 

@@ -9,8 +9,8 @@ import pytest
 
 from ooodist.errors import UserError
 from ooodist.pipeline.runtime.tags import check_tags, message_tags
-from ooodist.planner.pipeline import schedules
 from ooodist.planner.pipeline.actions import FORWARD, Schedule
+from ooodist.planner.pipeline.named import schedules
 
 PROMISED = 32_767  # the least that MPI has to allow
 

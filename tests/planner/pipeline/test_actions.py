@@ -25,7 +25,7 @@ from ooodist.planner.pipeline.actions import (
 from ooodist.planner.pipeline.check import check
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.dependencies import with_transfers
-from ooodist.planner.pipeline.schedules import gpipe, zero_bubble_v
+from ooodist.planner.pipeline.named.schedules import gpipe, zero_bubble_v
 from tests.planner.pipelines import partly_trained, schedules
 
 TWO_RANKS = """\

@@ -15,7 +15,7 @@ from ooodist.planner.pipeline.actions import Action, Schedule, from_csv, parse_a
 from ooodist.planner.pipeline.check import ScheduleError, ScheduleLacksMemory, check, grid
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages
 from ooodist.planner.pipeline.dependencies import with_transfers
-from ooodist.planner.pipeline.schedules import (
+from ooodist.planner.pipeline.named.schedules import (
     gpipe,
     interleaved,
     modulo,

@@ -22,7 +22,7 @@ from ooodist.planner.pipeline.dependencies import (
     users_of,
     with_transfers,
 )
-from ooodist.planner.pipeline.schedules import zero_bubble_v
+from ooodist.planner.pipeline.named.schedules import zero_bubble_v
 from ooodist.planner.pipeline.simulate import simulate_pipeline
 from tests.planner.pipelines import partly_trained, pipelines
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooodist.planner.pipeline.actions import Schedule, trained_from
+from ooodist.planner.pipeline.actions import Action, Schedule, trained_from
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages, forward_only
 from ooodist.planner.pipeline.evaluate import Evaluator
-from ooodist.planner.pipeline.schedules import gpipe, zero_bubble_v
+from ooodist.planner.pipeline.named.schedules import gpipe, zero_bubble_v
 from ooodist.planner.pipeline.search import split
 from ooodist.planner.pipeline.simulate import peak_bytes, pipeline_period, simulate_pipeline
 from tests.planner.pipelines import partly_trained, pipelines
@@ -109,3 +109,57 @@ def test_a_move_that_keeps_the_order_is_known(order: list[int], data: st.DataObj
     at, to = (data.draw(st.integers(0, 8)) for _ in range(2))
     order.insert(to, order.pop(at))
     assert evaluator.keeps_order(order, to, at) == in_order(order)
+
+
+@given(partly_trained())
+def test_urgent_actions_follow_the_one_before_them_at_once(
+    pipeline: tuple[Schedule, Schedule, PipelineCosts],
+) -> None:
+    """They are in the order of a critical path, the last one first."""
+    _, schedule, costs = pipeline
+    schedule = split(schedule)
+    costs = forward_only(costs, schedule.first_trained)
+    stages = tuple(
+        replace(each, forward=each.forward + 1, exchange=0.0, update=0.0) for each in costs.stages
+    )
+    costs = replace(costs, stages=stages)
+    evaluator = Evaluator(schedule.rank_of, schedule.microbatches, costs)
+    orders = evaluator.orders_of(schedule)
+    runs = simulate_pipeline(schedule, costs).runs
+    urgent = evaluator.urgent(orders)
+    assert len(set(urgent)) == len(urgent)
+    for rank, position in urgent:
+        assert runs[rank][position].start == runs[rank][position - 1].end
+    starts = [runs[rank][position].start for rank, position in urgent]
+    assert starts == sorted(starts, reverse=True)
+
+
+@given(pipelines(), st.data())
+def test_what_frees_memory_moves_to_where_it_is_lacking(
+    pipeline: tuple[Schedule, PipelineCosts], data: st.DataObject
+) -> None:
+    schedule, costs = split(pipeline[0]), pipeline[1]
+    limit = data.draw(st.integers(0, max(peak_bytes(schedule, costs))))
+    evaluator = Evaluator(
+        schedule.rank_of, schedule.microbatches, replace(costs, memory_limit=limit)
+    )
+    for rank, order in enumerate(evaluator.orders_of(schedule)):
+        made = order.copy()
+        assert evaluator.make_fit(rank, made) == evaluator.fits(rank, made)
+        assert sorted(made) == sorted(order)
+        own = evaluator.schedule_of([made]).actions[0]
+        for stage, kind, number in own:
+            before = {"F": [], "I": ["F"], "W": ["F", "I"]}[kind]
+            at = own.index(Action(stage, kind, number))
+            assert all(own.index(Action(stage, each, number)) < at for each in before)
+        if evaluator.fits(rank, order):
+            assert made == order
+
+
+def test_a_forward_pass_waits_for_the_weight_gradient_that_frees_memory() -> None:
+    evaluator = Evaluator((0,), 2, replace(equal_stages(1), memory_limit=1))
+    order = [0, 1, 2, 3, 4, 5]  # F0 F1 I0 I1 W0 W1
+    assert not evaluator.make_fit(0, order)  # only I0 could come first, and it frees nothing
+    order = [0, 2, 1, 3, 4, 5]
+    assert evaluator.make_fit(0, order)
+    assert order == [0, 2, 4, 1, 3, 5]

@@ -105,6 +105,21 @@ def test_auto_is_as_fast_as_named_ones_with_more_chunks(hop: float, layers: int)
         assert best <= other.timeline.step_seconds + 1e-9, (name, chunks)
 
 
+def test_without_a_barrier_the_steps_among_many_count() -> None:
+    """An update that takes long on one rank does not delay the next step of the others."""
+    *others, last = COSTS.layers
+    layers = (*others, replace(last, forward=3.0, update=6.0))
+    costs = replace(COSTS, layers=layers, has_barrier=False)
+    best, known = make_plan(costs, RANKS, MICROBATCHES, AUTO), first_plan(costs, RANKS, 4, 1)
+    for name in NAMES:
+        other = make_plan(costs, RANKS, MICROBATCHES, name)
+        assert not other.costs.has_barrier
+        assert best.period <= other.period * (1 + 1e-9)
+        if other.schedule.stages == RANKS:
+            assert known.period <= other.period * (1 + 1e-9)
+    assert best.seconds == best.period < best.timeline.step_seconds
+
+
 def test_auto_with_chunks_has_so_many() -> None:
     for plan in make_plans(COSTS, RANKS, MICROBATCHES, AUTO, 1):
         assert plan.schedule.rank_of == (0, 1)

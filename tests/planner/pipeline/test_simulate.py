@@ -19,7 +19,7 @@ from ooodist.planner.pipeline.actions import (
 )
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages, forward_only
 from ooodist.planner.pipeline.dependencies import with_transfers
-from ooodist.planner.pipeline.schedules import (
+from ooodist.planner.pipeline.named.schedules import (
     gpipe,
     one_forward_one_backward,
     zero_bubble_h1,

@@ -12,7 +12,7 @@ from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import Schedule, to_csv
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
-from ooodist.planner.pipeline.schedules import gpipe
+from ooodist.planner.pipeline.named.schedules import gpipe
 from ooodist.report.pipeline.outcomes import (
     Outcome,
     PipelineSubject,

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.check import check
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages
-from ooodist.planner.pipeline.schedules import zero_bubble_h1, zero_bubble_h2
+from ooodist.planner.pipeline.named.schedules import zero_bubble_h1, zero_bubble_h2
+from ooodist.planner.pipeline.named.zero_bubble import automatic
 from ooodist.planner.pipeline.simulate import peak_bytes, simulate_pipeline
-from ooodist.planner.pipeline.zero_bubble import automatic
 from tests.planner.pipelines import stage_costs
 
 

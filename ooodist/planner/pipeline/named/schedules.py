@@ -1,4 +1,4 @@
-"""The named pipeline schedules, each for any number of ranks and micro-batches.
+"""Published pipeline schedules, each for any number of ranks and micro-batches.
 
 With equal stages, free transfers, p ranks and m micro-batches (F, I and W in seconds):
 
@@ -12,6 +12,7 @@ zb_h1           one                  m(F+I+W) + (p-1)(F+I-W)      p
 zb_h2           one                  as zb_h1; span m(F+I+W)      2p - 1
                                      + (p-1)(F+I-2W)
 zb_v            two                  span m(F+I+W) at F = I = W   p
+dual_pipe_v     two                  more than zb_v               p + 1/2
 =============== ==================== ============================ ==================
 
 "In flight" counts a rank's micro-batches whose W is not done, in units of a whole rank's share of
@@ -21,16 +22,19 @@ fast_forward, modulo and push depend on the costs; with 4 ranks, 8 layers and F 
 layer, the makespans for 1, 4 and 8 micro-batches are 18, 30, 54 (fast_forward) and 17, 27, 51
 (modulo); those of gpipe are 24, 42, 66.
 
+interleaved_zb keeps less than interleaved, and has zb_h1's bubble divided by v.
+
 Sources: fast-forward, modulo and push (Oh et al., EuroSys'22), GPipe (Huang et al. 2019), 1F1B
 (PipeDream, Narayanan et al. 2019), interleaved (Megatron-LM, Narayanan et al. 2021), ZB-H1, ZB-H2
-(Qi et al. 2023), ZB-V (Qi et al. 2024).
+(Qi et al. 2023), ZB-V (Qi et al. 2024), interleaved_zb (PyTorch, ScheduleInterleavedZeroBubble),
+DualPipeV (Li et al. 2025; PyTorch, ScheduleDualPipeV).
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from ooodist.planner.pipeline.actions import (
     BACKWARD,
@@ -81,17 +85,24 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
     ahead = 2 if len(groups) == 1 or all(len(group) == ranks for group in groups) else 1
 
     def actions(rank: int) -> Iterator[Action]:
-        order = [(chunk, one) for group in groups for chunk in range(chunks) for one in group]
-        back = [
-            (chunk, one) for group in groups for chunk in reversed(range(chunks)) for one in group
-        ]
-        return _in_turn(
-            [Action(chunk * ranks + rank, FORWARD, one) for chunk, one in order],
-            [[Action(chunk * ranks + rank, BACKWARD, one)] for chunk, one in back],
-            (chunks - 1) * ranks + ahead * (ranks - 1 - rank) + 1,
+        forward, backward = (
+            _looped(kind, rank, ranks, chunks, groups) for kind in (FORWARD, BACKWARD)
         )
+        ahead_here = (chunks - 1) * ranks + ahead * (ranks - 1 - rank) + 1
+        return _in_turn(forward, [[action] for action in backward], ahead_here)
 
     return _schedule("interleaved", round_robin(ranks, chunks), microbatches, actions)
+
+
+def interleaved_zero_bubble(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
+    """Interleaved 1F1B with fewer forward passes ahead, in which rank r delays each W by r I's."""
+    groups = _even_groups(microbatches, ranks)
+    return _schedule(
+        "interleaved_zb",
+        round_robin(ranks, chunks),
+        microbatches,
+        lambda rank: _delayed(rank, ranks, groups, chunks * ranks - rank, rank, chunks),
+    )
 
 
 def zero_bubble_h1(ranks: int, microbatches: int) -> Schedule:
@@ -100,7 +111,7 @@ def zero_bubble_h1(ranks: int, microbatches: int) -> Schedule:
         "zb_h1",
         round_robin(ranks, 1),
         microbatches,
-        lambda rank: _delayed(rank, microbatches, ranks - rank, rank),
+        lambda rank: _delayed(rank, ranks, [range(microbatches)], ranks - rank, rank),
     )
 
 
@@ -110,7 +121,7 @@ def zero_bubble_h2(ranks: int, microbatches: int) -> Schedule:
         "zb_h2",
         round_robin(ranks, 1),
         microbatches,
-        lambda rank: _delayed(rank, microbatches, 2 * (ranks - rank) - 1, 2 * rank),
+        lambda rank: _delayed(rank, ranks, [range(microbatches)], 2 * (ranks - rank) - 1, 2 * rank),
     )
 
 
@@ -169,6 +180,60 @@ def zero_bubble_v(ranks: int, microbatches: int) -> Schedule:
     )
 
 
+def dual_pipe_v(ranks: int, microbatches: int) -> Schedule:
+    """DualPipeV: as ZB-V, but in between with I and W as one, whose transfers overlap F.
+
+    The order is built for at least 2 p micro-batches; those beyond ``microbatches`` are then left
+    out.
+    """
+    count = max(microbatches, 2 * ranks)
+
+    def actions(rank: int) -> Iterator[Action]:
+        down, up, left = rank, 2 * ranks - 1 - rank, ranks - 1 - rank
+        done: dict[tuple[int, bool], int] = defaultdict(int)
+        weights: deque[Action] = deque()
+
+        def next_of(stage: int, kind: str) -> Action:
+            part = stage, kind == FORWARD
+            action = Action(stage, kind, done[part])
+            done[part] += 1
+            if kind == INPUT_GRADIENT:
+                weights.append(action._replace(kind=WEIGHT_GRADIENT))
+            return action
+
+        for _ in range(2 * left):
+            yield next_of(down, FORWARD)
+        for _ in range(rank + 1):
+            yield next_of(down, FORWARD)
+            yield next_of(up, FORWARD)
+        for _ in range(left):
+            yield next_of(up, INPUT_GRADIENT)
+            yield weights.popleft()
+            yield next_of(up, FORWARD)
+        for _ in range(count - ranks - left):
+            yield next_of(down, FORWARD)
+            yield next_of(up, BACKWARD)
+            yield next_of(up, FORWARD)
+            yield next_of(down, BACKWARD)
+        for _ in range(left):
+            yield next_of(up, BACKWARD)
+            yield next_of(up, FORWARD)
+            yield next_of(down, BACKWARD)
+        for number, stage in enumerate((up, down) * (rank + 1)):
+            yield next_of(stage, BACKWARD if number <= rank else INPUT_GRADIENT)
+        for _ in range(left):
+            yield weights.popleft()
+            yield next_of(down, INPUT_GRADIENT)
+        yield from weights
+
+    return _schedule(
+        "dual_pipe_v",
+        v_shape(ranks),
+        microbatches,
+        lambda rank: (action for action in actions(rank) if action.microbatch < microbatches),
+    )
+
+
 def fast_forward(ranks: int, microbatches: int, costs: PipelineCosts | None = None) -> Schedule:
     """The fast-forward schedule: I as soon as possible, then F, and W instead of waiting.
 
@@ -212,19 +277,30 @@ def push(
     return modulo(ranks, microbatches, chunks, costs, entering=ranks, name="push")
 
 
-def _delayed(rank: int, microbatches: int, ahead: int, delay: int) -> Iterator[Action]:
-    """Yields 1F1B with ``ahead`` F first and each W ``delay`` micro-batches after its I."""
-    backward = []
-    for number in range(microbatches):
-        group = [Action(rank, INPUT_GRADIENT, number)]
-        if number >= delay:
-            group.append(Action(rank, WEIGHT_GRADIENT, number - delay))
-        backward.append(group)
-    left = range(max(0, microbatches - delay), microbatches)
-    yield from _in_turn(
-        [Action(rank, FORWARD, number) for number in range(microbatches)], backward, ahead
+def _looped(kind: str, rank: int, ranks: int, chunks: int, groups: Sequence[range]) -> list[Action]:
+    """The actions of a rank if each group of micro-batches passes all its stages in turn."""
+    stages = range(rank, ranks * chunks, ranks)
+    return [
+        Action(stage, kind, number)
+        for group in groups
+        for stage in (stages if kind == FORWARD else reversed(stages))
+        for number in group
+    ]
+
+
+def _delayed(
+    rank: int, ranks: int, groups: Sequence[range], ahead: int, delay: int, chunks: int = 1
+) -> Iterator[Action]:
+    """Yields 1F1B with ``ahead`` F first and each W ``delay`` I's after its own."""
+    forward, backward = (
+        _looped(kind, rank, ranks, chunks, groups) for kind in (FORWARD, INPUT_GRADIENT)
     )
-    yield from (Action(rank, WEIGHT_GRADIENT, number) for number in left)
+    weights = [action._replace(kind=WEIGHT_GRADIENT) for action in backward]
+    turns = [[action] for action in backward]
+    for turn, weight in zip(turns[delay:], weights, strict=False):
+        turn.append(weight)
+    yield from _in_turn(forward, turns, ahead)
+    yield from weights[max(0, len(weights) - delay) :]
 
 
 def _in_turn(
@@ -263,34 +339,3 @@ def _schedule(
     check_size(len(rank_of), microbatches)
     ranks = max(rank_of, default=-1) + 1
     return Schedule(name, rank_of, microbatches, tuple(tuple(actions(r)) for r in range(ranks)))
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A named schedule: how it is made, and how many stages (chunks) a rank may have."""
-
-    make: Callable[[int, int, int, PipelineCosts], Schedule]  # of ranks, micro-batches, chunks
-    chunks: int  # the default
-    other_chunks: bool = False  # whether another number is allowed
-    is_v: bool = False  # whether stages are placed in the shape of a V, rather than round-robin
-
-    def may_have(self, chunks: int) -> bool:
-        """Whether a rank may have so many stages."""
-        return self.other_chunks or chunks == self.chunks
-
-    def rank_of(self, ranks: int, chunks: int) -> tuple[int, ...]:
-        """The rank of each stage."""
-        return v_shape(ranks) if self.is_v else round_robin(ranks, chunks)
-
-
-KINDS = {
-    "gpipe": Kind(lambda p, m, v, _: gpipe(p, m, v), 1, other_chunks=True),
-    "1f1b": Kind(lambda p, m, v, _: one_forward_one_backward(p, m), 1),
-    "interleaved": Kind(lambda p, m, v, _: interleaved(p, m, v), 2, other_chunks=True),
-    "fast_forward": Kind(lambda p, m, v, costs: fast_forward(p, m, costs), 1),
-    "modulo": Kind(modulo, 2, other_chunks=True),
-    "push": Kind(push, 2, other_chunks=True),
-    "zb_h1": Kind(lambda p, m, v, _: zero_bubble_h1(p, m), 1),
-    "zb_h2": Kind(lambda p, m, v, _: zero_bubble_h2(p, m), 1),
-    "zb_v": Kind(lambda p, m, v, _: zero_bubble_v(p, m), 2, is_v=True),
-}

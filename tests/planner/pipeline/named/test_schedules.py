@@ -13,7 +13,7 @@ from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.check import check
 from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages
-from ooodist.planner.pipeline.schedules import (
+from ooodist.planner.pipeline.named.schedules import (
     fast_forward,
     gpipe,
     interleaved,

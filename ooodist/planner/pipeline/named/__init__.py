@@ -1,0 +1,1 @@
+"""Published pipeline schedules, by name."""
