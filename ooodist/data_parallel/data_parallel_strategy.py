@@ -121,9 +121,14 @@ class DataParallel(Strategy):
             traced: the model's step, if it was traced before.
         """
         self.flush()
-        planning, accumulate = self.training.planning, self.accumulate
         profile = profile_of(
-            self.model, batch, self.engine, planning, accumulate=accumulate, traced=traced
+            self.model,
+            batch,
+            self.engine,
+            self.training.planning,
+            accumulate=self.accumulate,
+            low_rank=self.low_rank is not None,
+            traced=traced,
         )
         return as_exchanged(profile, self.backward.exchange.rows)
 

@@ -104,7 +104,9 @@ def _measure(config: Config, engine: Engine, output: Path) -> Measured:
     settings = config.planning
     batch = next(iter(data.train))
     with still_running("measuring") if engine.rank == 0 else nullcontext():
-        profile = profile_of(model, batch, engine, settings, accumulate=config.accumulate)
+        profile = profile_of(
+            model, batch, engine, settings, accumulate=config.accumulate, low_rank=True
+        )
     updates = steps_per_epoch // config.accumulate
     limits = limits_of(engine, settings, config.steps_per_execution, updates * config.epochs)
     # No call reaches over the end of an epoch.

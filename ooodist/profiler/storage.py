@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from ooodist.engines.base import Engine
-from ooodist.planner.costs import Network, StepCosts
+from ooodist.planner.costs import LowRankCosts, Network, StepCosts
 from ooodist.profiler import folder as profiles
 from ooodist.profiler.compute import measure_step
 from ooodist.profiler.conditions import present_conditions
@@ -35,6 +35,7 @@ def profile_of(
     settings: PlanningConfig,
     *,
     accumulate: int = 1,
+    low_rank: bool = False,
     traced: StepToMeasure | None = None,
 ) -> Profile:
     """The costs of this model's step and its exchanges. All ranks call it together.
@@ -48,6 +49,7 @@ def profile_of(
         engine: the engine in use.
         settings: where profiles are kept, and whether to measure even if there is one.
         accumulate: batches per update.
+        low_rank: whether to have the costs of gradients in low rank, which take 0.5 s more.
         traced: the step of this model, batch and ``accumulate``, if it was traced already.
 
     Returns:
@@ -69,14 +71,14 @@ def profile_of(
     text = engine.broadcast_text("" if known is None else yaml_dataclass.dump(known))
     if text:
         profile = profiles.from_yaml(text, "of rank 0")
-        if still_holds(engine, profile.network):
+        if not still_holds(engine, profile.network):
+            profile = replace(profile, network=_measure_network(engine, traced))
+        elif not low_rank or profile.costs.low_rank != LowRankCosts():
             return profile
-        profile = replace(profile, network=_measure_network(engine, traced))
     else:
         engine.barrier()  # so that ranks that share a host compete from the beginning
         with engine.agreed():
             costs = measure_step(traced)
-            costs = replace(costs, low_rank=measure_low_rank(costs.weights))
         profile = Profile(
             name=model.name,
             measured=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -85,6 +87,10 @@ def profile_of(
             network=_measure_network(engine, traced),
             costs=_of_the_slowest(costs, engine),
         )
+    if low_rank and profile.costs.low_rank == LowRankCosts():
+        with engine.agreed():
+            measured = measure_low_rank(profile.costs.weights)
+        profile = replace(profile, costs=replace(profile.costs, low_rank=measured))
     # The conditions and the date are those of rank 0.
     profile = profiles.from_yaml(engine.broadcast_text(yaml_dataclass.dump(profile)), "of rank 0")
     if engine.rank == 0:

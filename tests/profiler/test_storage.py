@@ -12,7 +12,14 @@ import pytest
 
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
-from ooodist.planner.costs import Network, SavedTensor, StepCosts, UnitCost, WeightCost
+from ooodist.planner.costs import (
+    LowRankCosts,
+    Network,
+    SavedTensor,
+    StepCosts,
+    UnitCost,
+    WeightCost,
+)
 from ooodist.profiler import folder, storage
 from ooodist.profiler.conditions import Conditions, Machine
 from ooodist.profiler.folder import Profile, file_name, find, from_yaml, write
@@ -126,7 +133,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     return Made(monkeypatch)
 
 
-def profile_of(folder: Path, *, anew: bool = False, samples: int = 64) -> Profile:
+def profile_of(
+    folder: Path, *, anew: bool = False, samples: int = 64, low_rank: bool = False
+) -> Profile:
     x, y = batch()
     model = dense_chain()
     return storage.profile_of(
@@ -134,6 +143,7 @@ def profile_of(folder: Path, *, anew: bool = False, samples: int = 64) -> Profil
         (x[:samples], y[:samples]),
         LocalEngine(),
         PlanningConfig(profiles=str(folder), profile_anew=anew),
+        low_rank=low_rank,
     )
 
 
@@ -145,6 +155,19 @@ def test_is_measured_once(tmp_path: Path, made: Made) -> None:
     assert first.conditions.optimizer == "SGD"
     assert (first.conditions.engine, first.conditions.workers) == ("local", 1)
     assert len(first.model) == 16
+
+
+def test_low_rank_is_measured_once_when_it_is_wanted(
+    tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = iter([LowRankCosts(1e-9, 2e-9, 3e-9)])
+    monkeypatch.setattr(storage, "measure_low_rank", lambda weights: next(measured))
+    without = profile_of(tmp_path)
+    assert without.costs.low_rank == LowRankCosts()
+    completed = profile_of(tmp_path, low_rank=True)
+    assert completed.costs.low_rank == LowRankCosts(1e-9, 2e-9, 3e-9)
+    assert profile_of(tmp_path, low_rank=True) == profile_of(tmp_path) == completed
+    assert (made.steps, made.networks) == (1, 1)
 
 
 def test_the_steps_beside_which_exchanges_are_measured_leave_no_trace(
