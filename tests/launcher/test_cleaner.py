@@ -44,14 +44,19 @@ def test_a_cleaner_that_is_killed_is_replaced(launchers: Launchers) -> None:
     )
     assert launcher.stdout is not None
     assert launcher.stderr is not None
+
+    def helpers() -> list[int]:
+        return [key for key, line in launchers.processes().items() if "cleaner.py" in line]
+
+    def wait_for_one() -> None:  # one that has just been started has no command line yet
+        wait_until(lambda: len(helpers()) == 1, lambda: str(launchers.processes()))
+
     launcher.stdout.readline()
     for _ in range(2):
-        (helper,) = [key for key, line in launchers.processes().items() if "cleaner.py" in line]
-        os.kill(helper, signal.SIGKILL)
+        wait_for_one()
+        os.kill(*helpers(), signal.SIGKILL)
         assert "cleans up after this job was ended; a new one" in launcher.stderr.readline()
-    wait_until(
-        lambda: "cleaner.py" in str(launchers.processes()), lambda: str(launchers.processes())
-    )
+    wait_for_one()
     launcher.kill()  # now the new one has to do all of it
 
 
