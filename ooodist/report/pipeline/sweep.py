@@ -11,13 +11,13 @@ from ooodist.planner.pipeline.plan import AUTO, NAMES
 from ooodist.report.picture import write_legend, write_title
 from ooodist.report.pipeline.outcomes import Comparison
 
-# For the named schedules, and for all files, in turn: the palette of Okabe and Ito and three more
-# colors. There is one marker fewer, so that no two lines have both color and marker in common.
+# A color and a marker for each named schedule, and one for all files: the palettes of Okabe and Ito
+# and of Tol, and grays. The markers tell the lines apart without colors.
 _COLORS = (
-    *("#56b4e9", "#e69f00", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#a6930a"),
-    *("#882255", "#777777", "#444444"),
+    *("#56b4e9", "#e69f00", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#a6930a", "#882255"),
+    *("#777777", "#444444", "#332288", "#117733", "#44aa99", "#aa4499", "#ddcc77", "#cc6677"),
 )
-_MARKERS = "osD^vP<>X"
+_MARKERS = "osD^vP<>Xpdh+x1|"
 _STYLES = ("-", "--", ":")
 _INCHES = (5.0, 4.6)  # width and height of the axes for a number of ranks
 _LEGEND_INCHES = 2.2
@@ -43,7 +43,7 @@ def draw_sweep(comparisons: Sequence[Comparison], title: str) -> Figure:
         )
     )
     width = _INCHES[0] * len(sizes) + _LEGEND_INCHES
-    height = max(_INCHES[1], _LINE_INCHES * (len(lines) + 5))  # including the title
+    height = max(_INCHES[1], _LINE_INCHES * (len(lines) + 6))  # including the title
     figure = Figure(figsize=(width, height), layout="constrained")
     write_title(figure, title)
     all_axes = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
@@ -68,8 +68,8 @@ def _draw_axes(axes: Axes, comparisons: Sequence[Comparison], lines: Sequence[Li
             numbers,
             [points.get(number, float("nan")) for number in numbers],
             label=name if chunks is None else f"{name}, v = {chunks}",
-            color="black" if name == AUTO else _COLORS[place % len(_COLORS)],
-            marker="*" if name == AUTO else _MARKERS[place % len(_MARKERS)],
+            color="black" if name == AUTO else _COLORS[place],
+            marker="*" if name == AUTO else _MARKERS[place],
             markersize=10 if name == AUTO else 5,
             linestyle=_STYLES[chunks_of.index(chunks) % len(_STYLES)],
             linewidth=1.4,
