@@ -344,8 +344,15 @@ def _run(arguments: list[str], path: list[str]) -> None:
 
 
 def _leave(codes: list[int]) -> None:
-    """Ends a program here: to take its modules apart would copy the server's memory, in 0.2 s."""
-    if codes and WHOLE_END not in os.environ:
+    """Ends a program here: to take its modules apart would copy the server's memory, in 0.2 s.
+
+    Not workers of TensorFlow's collectives: they wait for each other when its context is deleted.
+    """
+    from tensorflow.python.eager import context
+
+    used = context._context
+    is_worker = used is not None and used.coordination_service is not None
+    if codes and not is_worker and WHOLE_END not in os.environ:
         mpi = sys.modules.get("mpi4py.MPI")  # whose end is a function of C's, after Python's
         if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
             mpi.Finalize()
