@@ -147,7 +147,7 @@ def _remove_files(prefix: str) -> None:
     folder, name = os.path.split(prefix)
     for entry in os.listdir(folder):
         if entry.startswith(name):
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, IsADirectoryError):
                 os.unlink(os.path.join(folder, entry))
 
 
