@@ -218,7 +218,12 @@ class ShardedOptimizer:
         owners = {} if all_weights else self._rank_of
         others = {id(self._weights[name]) for name, owner in owners.items() if owner != rank}
         weights = list(self._weights.values())
-        train_those_with_values(self._optimizer, weights, others, lambda: self._share_now())
+
+        def share() -> None:
+            if not all_weights:  # else this rank calls it alone
+                self._share_now()
+
+        train_those_with_values(self._optimizer, weights, others, share)
         attributes = vars(optimizer)  # set past Keras, which would track what is set
         attributes.pop("apply", None)
         if not all_weights:

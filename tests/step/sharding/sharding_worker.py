@@ -283,6 +283,14 @@ def rank_0_alone_may_load_what_all_go_on_with() -> None:
 
 
 @check
+def rank_0_alone_may_take_averages_after_fit() -> None:
+    made = model(OPTIMIZERS["averages"](), shard_optimizer=True)
+    fitted(made)
+    if engine.rank == 0:
+        made.optimizer.finalize_variable_values(made.trainable_variables)
+
+
+@check
 def callbacks_save_and_restore() -> None:
     """ModelCheckpoint and BackupAndRestore on rank 0, the best epoch, other rates."""
     folder = Path(engine.broadcast_text(tempfile.mkdtemp()))
