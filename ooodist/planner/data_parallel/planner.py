@@ -30,17 +30,13 @@ from ooodist.planner.data_parallel.plan import Plan, Wire
 from ooodist.planner.progress import Progress, WatchedSimulator
 from ooodist.util.yaml_dataclass import Range
 
-MOST_SEARCHED_STEPS = (
-    4  # longer calls are searched with so many if all of their steps are simulated
-)
+MOST_SEARCHED_STEPS = 4  # longer calls are searched with these if all their steps are simulated
 FEWER_STEPS_TOLERANCE = 0.01  # how much slower, relatively, fewer steps per execution may be
 MOST_WORK = 22_000_000  # units and weights over all plans of the random search
 MANY = 2_000  # units and weights, some 400 layers: above this, MOST_WORK is reduced
 LESS_WORK, LESS_BY_URGENCY = 0.75, 1.65  # exponents; BytePS's pieces are simulated one by one
 OTHER_PLANS = 350  # approximate number of other simulated plans, per number of steps tried
-NEAR = (
-    0.03  # how much slower, relatively, calls of one step may be at first if they are searched too
-)
+NEAR = 0.03  # how much slower, relatively, calls of any length may start and still be searched
 SIMPLER_TOLERANCE = 0.002  # how much slower, relatively, a simpler plan may be
 ROUNDING = 1e-9  # a smaller relative difference of scores is a rounding error
 LOAD_PENALTY = 1e-5  # relative increase of the score per unit of load: see Planner._load

@@ -16,7 +16,7 @@ first and the last micro-batches are moved into earlier gaps afterwards, as far 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from ooodist.planner.pipeline.actions import (
@@ -25,11 +25,10 @@ from ooodist.planner.pipeline.actions import (
     WEIGHT_GRADIENT,
     Action,
     Schedule,
-    check_size,
 )
 from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages
 from ooodist.planner.pipeline.justify import justified
-from ooodist.planner.pipeline.named.schedules import v_shape
+from ooodist.planner.pipeline.named.schedules import schedule_by_rank, v_shape
 from ooodist.planner.pipeline.simulate import peak_bytes
 
 MOST_MOVED = 60_000  # actions; of more, which would take seconds, the block is only repeated
@@ -90,9 +89,8 @@ def _in_v(
         block: for a rank, the slots of F on its first and second stage, and I on its second and
             first one. W is in the slots that are free.
     """
-    check_size(2 * ranks, microbatches)
-    slots: dict[Action, int] = {}
-    for rank in range(ranks):
+
+    def actions(rank: int) -> list[Action]:
         stages = rank, 2 * ranks - 1 - rank
         kinds = zip(
             (*stages, *reversed(stages)),
@@ -100,30 +98,22 @@ def _in_v(
             block(rank),
             strict=True,
         )
-        own = {
+        slots = {
             Action(stage, kind, number): slot + SLOTS * number
             for stage, kind, slot in kinds
             for number in range(microbatches)
         }
-        slots |= own
-        taken = set(own.values())
+        taken = set(slots.values())
         free = (slot for slot in itertools.count() if slot not in taken)
-        for action in sorted(own, key=own.__getitem__):
+        for action in sorted(slots, key=slots.__getitem__):
             if action.kind == INPUT_GRADIENT:
-                after = own[action]
+                after = slots[action]
                 slots[action._replace(kind=WEIGHT_GRADIENT)] = next(s for s in free if s > after)
+        return sorted(slots, key=slots.__getitem__)
+
     costs = costs or equal_stages(2 * ranks)
-    repeated = _repeated(name, v_shape(ranks), slots)
-    if len(slots) > MOST_MOVED:
+    repeated = schedule_by_rank(name, v_shape(ranks), microbatches, actions)
+    if SLOTS * ranks * microbatches > MOST_MOVED:
         return repeated
     limit = max(peak_bytes(repeated, costs))
     return justified(repeated, replace(costs, memory_limit=limit))
-
-
-def _repeated(name: str, rank_of: tuple[int, ...], starts: Mapping[Action, float]) -> Schedule:
-    """The schedule in which each rank runs its actions in the order of these times."""
-    actions: list[list[Action]] = [[] for _ in range(max(rank_of) + 1)]
-    for action in sorted(starts, key=starts.__getitem__):
-        actions[rank_of[action.stage]].append(action)
-    microbatches = 1 + max(action.microbatch for action in starts)
-    return Schedule(name, rank_of, microbatches, tuple(map(tuple, actions)))

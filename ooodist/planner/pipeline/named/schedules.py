@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ooodist.planner.pipeline.actions import (
     BACKWARD,
@@ -60,12 +60,12 @@ def gpipe(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
                 for microbatch in range(microbatches):
                     yield Action(stage, kind, microbatch)
 
-    return _schedule("gpipe", round_robin(ranks, chunks), microbatches, actions)
+    return schedule_by_rank("gpipe", round_robin(ranks, chunks), microbatches, actions)
 
 
 def one_forward_one_backward(ranks: int, microbatches: int) -> Schedule:
     """1F1B: p - rank forward passes, then a backward and a forward pass in turn."""
-    return _schedule(
+    return schedule_by_rank(
         "1f1b",
         round_robin(ranks, 1),
         microbatches,
@@ -91,13 +91,13 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
         ahead_here = (chunks - 1) * ranks + ahead * (ranks - 1 - rank) + 1
         return _in_turn(forward, [[action] for action in backward], ahead_here)
 
-    return _schedule("interleaved", round_robin(ranks, chunks), microbatches, actions)
+    return schedule_by_rank("interleaved", round_robin(ranks, chunks), microbatches, actions)
 
 
 def interleaved_zero_bubble(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
     """Interleaved 1F1B with fewer forward passes ahead, in which rank r delays each W by r I's."""
     groups = _even_groups(microbatches, ranks)
-    return _schedule(
+    return schedule_by_rank(
         "interleaved_zb",
         round_robin(ranks, chunks),
         microbatches,
@@ -107,7 +107,7 @@ def interleaved_zero_bubble(ranks: int, microbatches: int, chunks: int = 2) -> S
 
 def zero_bubble_h1(ranks: int, microbatches: int) -> Schedule:
     """ZB-H1: 1F1B in which rank r runs each W r micro-batches after its I."""
-    return _schedule(
+    return schedule_by_rank(
         "zb_h1",
         round_robin(ranks, 1),
         microbatches,
@@ -117,7 +117,7 @@ def zero_bubble_h1(ranks: int, microbatches: int) -> Schedule:
 
 def zero_bubble_h2(ranks: int, microbatches: int) -> Schedule:
     """ZB-H2: ZB-H1 with nearly twice the forward passes ahead, and twice the delay of W."""
-    return _schedule(
+    return schedule_by_rank(
         "zb_h2",
         round_robin(ranks, 1),
         microbatches,
@@ -172,7 +172,7 @@ def zero_bubble_v(ranks: int, microbatches: int) -> Schedule:
             while done[stage, WEIGHT_GRADIENT] < count:
                 yield from next_of(stage, WEIGHT_GRADIENT)
 
-    return _schedule(
+    return schedule_by_rank(
         "zb_v",
         v_shape(ranks),
         microbatches,
@@ -226,7 +226,7 @@ def dual_pipe_v(ranks: int, microbatches: int) -> Schedule:
             yield next_of(down, INPUT_GRADIENT)
         yield from weights
 
-    return _schedule(
+    return schedule_by_rank(
         "dual_pipe_v",
         v_shape(ranks),
         microbatches,
@@ -330,12 +330,17 @@ def v_shape(ranks: int) -> tuple[int, ...]:
     return (*range(ranks), *reversed(range(ranks)))
 
 
-def _schedule(
+def schedule_by_rank(
     name: str,
     rank_of: tuple[int, ...],
     microbatches: int,
-    actions: Callable[[int], Iterator[Action]],
+    actions: Callable[[int], Iterable[Action]],
 ) -> Schedule:
+    """The schedule in which each rank runs the actions that it is given by its number.
+
+    Raises:
+        UserError: there is no stage or no micro-batch.
+    """
     check_size(len(rank_of), microbatches)
     ranks = max(rank_of, default=-1) + 1
     return Schedule(name, rank_of, microbatches, tuple(tuple(actions(r)) for r in range(ranks)))
