@@ -15,8 +15,7 @@ cannot imitate is run by the real Python: options other than -m and -c, and vari
 while Python starts or TensorFlow is imported.
 
 What differs: the program is neither the stub's child nor in its process group, /proc shows the
-server's variables and command for it, all programs of a server have one PYTHONHASHSEED, and they
-end after their atexit functions, without Python's own end (but with WHOLE_END). Where
+server's variables and command for it, and all programs of a server have one PYTHONHASHSEED. Where
 that matters (tests of the launcher, of kills, of what is left behind), and where the start is what
 is tested, the real Python stays.
 """
@@ -44,7 +43,6 @@ _PRELOADED = (  # nothing that imports mpi4py or an engine
     "tensorboard.summary.v2",
 )
 _FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
-WHOLE_END = "OOODIST_TESTS_WHOLE_END"  # a variable: where ends of processes are what is tested
 GARBAGE = 50_000  # objects until a collection; with Python's 700, tracing spends 9 % on it
 _NAMESPACES = ("user", "net", "uts", "ipc", "mnt")
 _LENGTH = struct.Struct("!I")
@@ -343,31 +341,10 @@ def _run(arguments: list[str], path: list[str]) -> None:
         exec(compile(source, first, "exec"), main.__dict__)
 
 
-def _leave(codes: list[int]) -> None:
-    """Ends a program here: to take its modules apart would copy the server's memory, in 0.2 s.
-
-    Not workers of TensorFlow's collectives: they wait for each other when its context is deleted.
-    """
-    from tensorflow.python.eager import context
-
-    used = context._context
-    is_worker = used is not None and used.coordination_service is not None
-    if codes and not is_worker and WHOLE_END not in os.environ:
-        mpi = sys.modules.get("mpi4py.MPI")  # whose end is a function of C's, after Python's
-        if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
-            mpi.Finalize()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(codes[0])
-
-
 def _serve(listener: socket.socket) -> None:
-    import atexit
     import gc
     import importlib
 
-    codes: list[int] = []  # that of the program, as soon as it has one
-    atexit.register(_leave, codes)  # the first, so the last that is called
     given = os.environ.get("PYTHONPATH", "").split(":")
     path = [entry for entry in sys.path[1:] if entry not in given]  # [0]: this file's folder
     for name in _PRELOADED:
@@ -376,15 +353,7 @@ def _serve(listener: socket.socket) -> None:
     gc.set_threshold(GARBAGE)
     request = _Server(listener).wait()
     _imitate(request)
-    try:
-        _run(request["arguments"], path)
-        codes.append(0)
-    except SystemExit as end:
-        codes.append(end.code & 0xFF if isinstance(end.code, int) else int(end.code is not None))
-        raise
-    except Exception:
-        codes.append(1)
-        raise
+    _run(request["arguments"], path)
 
 
 if __name__ == "__main__":

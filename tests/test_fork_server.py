@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fork_server import WHOLE_END, fast_python
+from tests.fork_server import fast_python
 from tests.jobs import ROOT
 
 SHOW = """
@@ -62,18 +62,13 @@ def test_it_ends_as_it_does(end: str, tmp_path: Path) -> None:
     assert (code, output) == (ENDS[end], "begun\n")
 
 
-def test_what_is_to_be_done_at_the_end_is_done(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_is_to_be_done_at_the_end_is_done(tmp_path: Path) -> None:
     program = (
         "import atexit, threading\natexit.register(print, 'last', end='')\n"
         "threading.Timer(0.2, print, ['a thread']).start()\nprint('end')"
     )
-    for whole in (False, True):
-        if whole:
-            monkeypatch.setenv(WHOLE_END, "1")
-        ended = run(fast_python(), "-c", program, folder=tmp_path)
-        assert ended == (0, "end\na thread\nlast", "")
+    ended = run(fast_python(), "-c", program, folder=tmp_path)
+    assert ended == (0, "end\na thread\nlast", "")
 
 
 def test_signals_reach_it_and_it_ends_with_its_stub() -> None:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.fork_server import WHOLE_END, fast_python
+from tests.fork_server import fast_python
 from tests.jobs import ROOT, needs_built
 
 HERE = Path(__file__).parent
@@ -21,7 +21,7 @@ def run_job(
     launch = [sys.executable, str(LAUNCHER), "-np", str(num_workers), "--engine", engine]
     return subprocess.run(
         [*launch, "--timeout", str(seconds), *options, "--", *command],
-        env=os.environ | SEES_TESTS | {WHOLE_END: "1"},
+        env=os.environ | SEES_TESTS,
         capture_output=True,
         text=True,
         timeout=seconds + 30,
