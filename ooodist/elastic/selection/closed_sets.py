@@ -21,12 +21,13 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from ooodist.elastic.selection.items import bits_of
 from ooodist.elastic.selection.knapsack import BoolArray, IntArray
 
 FloatArray = npt.NDArray[np.float64]
@@ -226,14 +227,6 @@ class Network:
 
     def _cells_of(self, units: int) -> int:
         return sum(map(self._cells.__getitem__, bits_of(units)))
-
-
-def bits_of(units: int) -> Iterator[int]:
-    """The bits that are set, from the lowest up."""
-    while units:
-        lowest = units & -units
-        yield lowest
-        units ^= lowest
 
 
 class _Link(NamedTuple):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -76,12 +76,7 @@ class Selectable:
 
     def seconds_of_units(self, units: int) -> float:
         """The seconds of the dX units in a bit mask."""
-        found = []
-        while units:
-            lowest = units & -units
-            found.append(self._seconds_of_unit[lowest.bit_length() - 1])
-            units ^= lowest
-        return math.fsum(found)
+        return math.fsum(self._seconds_of_unit[bit.bit_length() - 1] for bit in bits_of(units))
 
     @property
     def full_seconds(self) -> float:
@@ -110,3 +105,11 @@ class Selectable:
     def weights(self, selected: Collection[int]) -> frozenset[str]:
         """The names of the weights of these items."""
         return frozenset(name for number in selected for name in self.items[number].weights)
+
+
+def bits_of(units: int) -> Iterator[int]:
+    """The bits that are set, from the lowest up."""
+    while units:
+        lowest = units & -units
+        yield lowest
+        units ^= lowest
