@@ -69,10 +69,8 @@ make_environment() {
   # setuptools < 70 for the builds of Horovod and BytePS, which use what later ones removed.
   "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check ${INSTALL_OPTIONS:-} 'setuptools<70' wheel ||
     fail "pip failed; see above"
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile ${INSTALL_OPTIONS:-} \
-    -e "$ROOT[$extras]" || fail "pip failed; see above"
-  # pip compiles on one core. Packages have some files for other Pythons, which do not compile.
-  "$VENV/bin/python" -m compileall -q -j 0 "$VENV/lib" >/dev/null 2>&1 || true
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check ${INSTALL_OPTIONS:-} -e "$ROOT[$extras]" ||
+    fail "pip failed; see above"
   rm -f "$VENV"/.ooodist-*
   touch "$stamp"
 }
