@@ -53,8 +53,8 @@ def wide_where_hidden(
 
     It is ``exact`` unless fewer bytes make a step shorter by at least LEAST_GAIN. Otherwise each
     gradient has the first of the widths, then as many as possible the second, and so on, as far as
-    a step stays within the tolerance of the shortest. All get wider together, as each width saves
-    less of a gradient than the one before.
+    a step still gains that much and stays within the tolerance of the shortest. All get wider
+    together, as each width saves less of a gradient than the one before.
 
     Args:
         exact: the best plan in which all have full width.
@@ -68,9 +68,11 @@ def wide_where_hidden(
     shortest = best(first)
     same_order = all_in(exact, costs, first, shortest.wire)
     least = min(seconds(shortest), seconds(same_order))
-    if least > (1 - LEAST_GAIN) * seconds(exact):
+    worth_it = (1 - LEAST_GAIN) * seconds(exact)
+    if least > worth_it:
         return exact
-    worst = least * (1 + (RANK_TOLERANCE if isinstance(first, int) else TOLERANCE))
+    tolerance = RANK_TOLERANCE if isinstance(first, int) else TOLERANCE
+    worst = min(least * (1 + tolerance), worth_it)
     starts = [(plan, 0) for plan in (same_order, shortest) if seconds(plan) <= worst]
     # Buckets of the shortest are large, and all of one gets wider, or nothing.
     for place, width in enumerate(widths[1:], start=1):
