@@ -29,7 +29,9 @@ def use_own_cores(local_rank: int, local_size: int | None) -> None:
     What a launcher or the user has chosen stays: cores, and numbers of threads. Where the cores
     cannot be divided evenly, a worker may use all of them, but an operation has no more threads
     than the share (rounded up). With one core or less, no idle thread spins; with more, spinning
-    may help.
+    may help. On a single core, whoever has bound this process to it, TensorFlow gets a second
+    thread: it has one for each core, which follows a chain of ops to its end, so that none would
+    start the exchanges that become ready meanwhile.
 
     Args:
         local_rank: number of this process among those of its host.
@@ -44,13 +46,15 @@ def use_own_cores(local_rank: int, local_size: int | None) -> None:
             f"{VARIABLE} is {wanted!r}; it must be own (each worker of a host has its share of the "
             "cores, the default) or all (each uses all)"
         )
-    if wanted == "all":
-        return
     usable = os.sched_getaffinity(0)
-    sharing = local_size if local_size is not None and _may_use_all() else 1
+    sharing = 1
+    if wanted == "own" and local_size is not None and _may_use_all():
+        sharing = local_size
     if sharing > 1:
         _take_share(usable, local_rank, sharing)
-    if len(usable) <= sharing and not stop_spinning():
+    if len(os.sched_getaffinity(0)) == 1:
+        os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
+    if wanted == "own" and len(usable) <= sharing and not stop_spinning():
         logger.info(
             "TensorFlow started before ooodist.init: its idle threads spin, which slows others down"
         )
@@ -66,8 +70,6 @@ def _take_share(usable: set[int], local_rank: int, local_size: int) -> None:
         for thread in threads():  # libraries have started some already
             with contextlib.suppress(ProcessLookupError):  # it has ended in the meantime
                 os.sched_setaffinity(thread, own)
-        if share == 1:  # a second thread starts the exchanges: see engines/kinds/kind.py
-            os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
         has = f"core(s) {', '.join(map(str, own))}"
     logger.info(
         "%d workers share %d cores; this one has %s (%s=all: each uses all)",

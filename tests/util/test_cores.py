@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -29,9 +30,13 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, set[int]]]:
     monkeypatch.setattr(cores, "_SYSTEM", Path("/nowhere"))
     monkeypatch.setattr(cores, "stop_spinning", lambda: True)  # not in the process of the tests
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: places[process])
-    monkeypatch.setattr(
-        os, "sched_setaffinity", lambda thread, own: places.__setitem__(thread, set(own))
-    )
+
+    def bind(thread: int, own: Iterable[int]) -> None:
+        places[thread] = set(own)
+        if thread == threading.get_native_id():
+            places[0] = set(own)
+
+    monkeypatch.setattr(os, "sched_setaffinity", bind)
     yield places
     for name in THREADS:  # what was set, monkeypatch does not know
         os.environ.pop(name, None)
@@ -93,6 +98,21 @@ def test_the_launchers_choice_of_cores_stays(bound: dict[int, set[int]]) -> None
     before = dict(bound)
     use_own_cores(0, 2)
     assert bound == before
+
+
+@pytest.mark.parametrize("variable", ["own", "all"])
+@pytest.mark.parametrize("local_size", [1, 2, None])
+def test_on_one_core_a_second_thread_starts_exchanges(
+    bound: dict[int, set[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    local_size: int | None,
+) -> None:
+    monkeypatch.setenv("OOODIST_CORES", variable)
+    bound[0] = {3}  # by mpirun --bind-to core, a batch system, an emulated host
+    use_own_cores(0, local_size)
+    assert bound[0] == {3}
+    assert os.environ["TF_NUM_INTEROP_THREADS"] == "2"
 
 
 def test_where_the_first_process_is_hidden(

@@ -145,8 +145,8 @@ class Kind:
             # 1.11 to 1.15 times as long with BytePS, and one of an MLP 1.07 times with Horovod
             # (expr/at_home), even in a job whose plan is not found yet. The planner measures the
             # engine as it is.
-            return _threads()
-        return {**_threads(), **self.network_settings(partition_bytes, pieces_in_flight)}
+            return {}
+        return self.network_settings(partition_bytes, pieces_in_flight)
 
     def network_settings(
         self, partition_bytes: int | None, pieces_in_flight: int | None
@@ -168,12 +168,3 @@ class Kind:
             servers: hosts of servers; None: they are on the workers' hosts, or there are none.
         """
         return 2 * (hosts - 1)
-
-
-def _threads() -> dict[str, str]:
-    """Makes a variable that gives TensorFlow a second thread on a single core.
-
-    TensorFlow has a thread for each core, and a thread follows a chain of ops to its end. With one
-    core that leaves no thread to start the exchanges that have become ready meanwhile.
-    """
-    return {"TF_NUM_INTEROP_THREADS": "2"} if len(os.sched_getaffinity(0)) == 1 else {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from ooodist.engines.kinds import find
@@ -76,14 +74,6 @@ def test_on_a_network_byteps_is_set_up() -> None:
 @pytest.mark.parametrize("engine", ["horovod", "collective"])
 def test_plans_for_libraries_without_an_order_keep_few_in_flight(engine: str) -> None:
     assert find(engine).credits == (1, 2)
-
-
-@pytest.mark.parametrize("engine", ["local", "collective", "horovod", "byteps"])
-def test_one_core_has_two_threads(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
-    assert find(engine).planned_settings()["TF_NUM_INTEROP_THREADS"] == "2"
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 4})
-    assert "TF_NUM_INTEROP_THREADS" not in find(engine).planned_settings()
 
 
 @pytest.mark.parametrize(
