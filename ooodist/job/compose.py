@@ -55,12 +55,16 @@ def compose(model: keras.Model | Callable[[], keras.Model], training: Training) 
 
 
 def _data_parallel(model: keras.Model, engine: Engine, training: Training) -> Strategy:
-    is_live = training.tries_plans and engine.size > 1
-    _check_for_engine(engine, training, is_live=is_live)
+    if training.tries_plans and training.jit_compile and engine.size == 1:
+        logger.info(
+            "order planned: there is one worker, so no plan is tried, only steps that XLA compiles"
+        )
+        training = replace(training, order="inorder")
+    _check_for_engine(engine, training)
     if training.shard_optimizer:
         check_can_be_sharded(model, engine)
     kind: type[DataParallel] = DataParallel
-    if is_live:
+    if training.tries_plans and engine.size > 1:
         kind = LiveDataParallel
     elif training.may_compile and training.order == "inorder":  # alone, no plan is tried
         kind = CompiledDataParallel
@@ -72,17 +76,11 @@ def _data_parallel(model: keras.Model, engine: Engine, training: Training) -> St
     return _elastic(SelectiveDataParallel(strategy))
 
 
-def _check_for_engine(engine: Engine, training: Training, *, is_live: bool) -> None:
+def _check_for_engine(engine: Engine, training: Training) -> None:
     """Raises UserError for settings that do not fit this engine, and logs what others mean."""
     if training.sum_rows is False and engine.size > 1:
         raise UserError(
             f"sum_rows is False, but {engine.size} workers add up their rows; leave it out"
-        )
-    if training.jit_compile and training.order != "inorder" and not is_live:
-        raise UserError(
-            f"jit_compile is {training.jit_compile}, but there is one worker, so no plans are "
-            f"tried, and the order {training.order} is one that a compiled step cannot have; leave "
-            "one of them out"
         )
     if training.on_nan == "skip" and engine.size > 1:
         logger.info(

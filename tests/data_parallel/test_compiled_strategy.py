@@ -117,6 +117,17 @@ def test_what_xla_cannot_compile_is_said(caplog: pytest.LogCaptureFixture) -> No
     assert line.endswith("it is not compiled")
 
 
+def test_a_single_worker_tries_to_compile_where_several_try_plans_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "ooodist")
+    model = ooodist.distribute(make(), order="planned", jit_compile="auto", planning=ALWAYS)
+    assert any("there is one worker, so no plan is tried" in line for line in caplog.messages)
+    fitted(model, UNTIL_TRIED - LAUNCHES)
+    assert isinstance(model.ooodist.strategy.inner, CompiledDataParallel)
+    assert model.ooodist.strategy.is_trying
+
+
 def test_compile_does_not_take_the_order_from_a_single_worker() -> None:
     ours = ooodist.distribute(make(jit_compile=True), order="planned")
     assert not isinstance(ours.ooodist.strategy.inner, CompiledDataParallel)
