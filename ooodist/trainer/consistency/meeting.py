@@ -39,7 +39,15 @@ def meet(engine: Engine, method: str) -> None:
         "with the result; if others need longer to come, raise timeout of ooodist.init"
     )
     with ending_after(engine.timeout, late, shows_stacks=False):
-        rows = engine.gather(own)
+        try:
+            rows = engine.gather(own)
+        except Exception as error:  # each library has its own
+            error.add_note(
+                f"ooodist: rank {engine.rank} calls {method}, which all {engine.size} ranks have "
+                "to call together, but another rank is gone: it says why, or has ended without "
+                "calling it"
+            )
+            raise
     others = [rank for rank, row in enumerate(rows) if (row != own).any()]
     if others:
         text = rows[others[0]].tobytes().strip()

@@ -49,3 +49,18 @@ def test_a_rank_that_is_alone_ends_with_one_message(
         f"rank 0 has waited in {method} for 0.5 s, as not all ranks have called it: call {method}"
     )
     assert capfd.readouterr().err.count(said) == 1
+
+
+def test_where_another_rank_is_gone_it_is_said_who_waited_in_what(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def work(engine: Engine) -> None:
+        model = ooodist.distribute(made())
+        if engine.rank:
+            raise InterruptedError
+        model.fit(X, Y, verbose=0)
+
+    first, _ = on_ranks(monkeypatch, work)
+    assert first is not None
+    (note,) = first.__notes__
+    assert "rank 0 calls fit, which all 2 ranks have to call together, but another rank" in note
