@@ -252,7 +252,7 @@ class DataParallel(Strategy):
         )
         if self.training.to_find is None:
             raise UserError(
-                f"{text}; set carried of the plan to [], or make one for this job with "
+                f"{text}; set carried of its exchanges to false, or make one for this job with "
                 "python -m ooodist.plan"
             )
         logger.warning("%s: each call ends with all its exchanges", text)

@@ -1,12 +1,14 @@
 """Exchanges that outlive their call: what a call leaves, the next one exchanges first.
 
 A call ends when all is computed, so its last exchanges have nothing to hide behind. Those that a
-plan carries (``Plan.carried``) are left to the next call instead, where only the layers that need
-them wait for them::
+plan carries are left to the next call instead, where only the layers that need them wait for them::
 
     call t     F1 F2 F3 | X3 X2 X1 W1 W2 W3 |       call t + 1   F1 F2 F3 | ...
     exchange                       |- 1 -||- 2 -|                |- 3 -|
                                              (F3 waits for it, F1 and F2 do not)
+
+Of a large gradient, some chunks may be carried and others not. Then the call leaves the sums of the
+others, too, and the weight is updated in the next call, when the last chunk is there.
 
 The update is that of step t: it sees the count of steps and the learning rate of then. So the
 numbers are those of calls that leave nothing. Between two calls the weights lack these updates;
@@ -39,6 +41,7 @@ from ooodist.planner.data_parallel.plan import Plan
 from ooodist.step.backward import OrderedBackward, variable_names
 from ooodist.step.exchange import Summed
 from ooodist.step.optimizer import apply, in_cross_replica_context, replaced_apply
+from ooodist.step.sending.chunks import split
 from ooodist.step.sharding.sharded import ShardedOptimizer
 
 logger = logging.getLogger("ooodist")
@@ -62,13 +65,16 @@ class CarriedGradients(NamedTuple):
         gradients: this rank's own gradients of the carried weights, dense, as they will be sent.
         count: the optimizer's number of steps before the step that they belong to, int64.
         rate: its learning rate in that step; None if it follows from the count.
-        is_there: whether there is anything; if not, the gradients are zeros.
+        is_there: whether there is anything; if not, gradients and sums are zeros.
+        arrived: of these gradients, the chunks that the call itself has exchanged: sums over all
+            ranks, flat.
     """
 
     gradients: tuple[tf.Tensor, ...]
     count: tf.Tensor
     rate: tf.Tensor | None
     is_there: tf.Tensor
+    arrived: tuple[tf.Tensor, ...] = ()
 
 
 def why_not_carried(model: keras.Model) -> str | None:
@@ -106,7 +112,7 @@ class CarriedUpdates:
         sharded: gives all ranks what each updates; None: each updates all weights.
 
     Attributes:
-        names: names of the carried weights.
+        names: names of the weights that are carried, in whole or in part.
 
     Raises:
         UserError: the plan carries what is not trained.
@@ -155,19 +161,26 @@ class CarriedUpdates:
                 if exchange.weights[0] in self._weights
             )
         )
+        self._early = [  # chunks of these weights that the call itself exchanges
+            exchange
+            for exchange in backward.plan.exchanges
+            if exchange.weights[0] in self._weights and not exchange.carried
+        ]
         self._left: CarriedGradients | None = None  # of the call that is being traced
         self._apply_alone = tf.function(self._apply_now, autograph=False)
 
     def nothing(self) -> CarriedGradients:
         """What stands for nothing: after all updates were applied."""
+        zeros = {
+            name: tf.zeros(weight.shape, self._sent_dtype(name))
+            for name, weight in self._weights.items()
+        }
         return CarriedGradients(
-            tuple(
-                tf.zeros(weight.shape, self._sent_dtype(name))
-                for name, weight in self._weights.items()
-            ),
+            tuple(zeros.values()),
             tf.zeros([], tf.int64),
             self._rate(),
             tf.constant(value=False),
+            tuple(split(zeros[each.weights[0]], each)[each.part] for each in self._early),
         )
 
     def apply(self, left: CarriedGradients) -> None:
@@ -192,6 +205,7 @@ class CarriedUpdates:
                 tf.identity(optimizer.iterations),
                 self._rate(),
                 tf.constant(value=True),
+                self._arrived(),
             )
             if all(gradient is None for gradient, _ in others):
                 optimizer.iterations.assign_add(1)  # Keras refuses to update nothing
@@ -212,6 +226,11 @@ class CarriedUpdates:
         # TensorFlow optimizes a graph without a result less, and then rounds in other places.
         return left.count + 1
 
+    def _arrived(self) -> tuple[tf.Tensor, ...]:
+        """What the step that is traced has summed of the carried weights."""
+        sums = {each.name: each.op.outputs[0] for each in self._backward.steps[-1].exchanges}
+        return tuple(sums[exchange.name] for exchange in self._early)
+
     def _sent_dtype(self, name: str) -> tf.DType:
         return self._backward.exchange.sent_dtype(name, self._gradients[name].dtype)
 
@@ -228,7 +247,8 @@ class CarriedUpdates:
         if self._rate_then is not None:
             self._rate_then.assign(left.rate)
         gradients = dict(zip(self.names, left.gradients, strict=True))
-        sums = self._backward.exchange.sums_of_carried(gradients, self._sizes)
+        early = map(Summed, self._early, left.arrived, [None] * len(self._early))
+        sums = [*early, *self._backward.exchange.sums_of_carried(gradients, self._sizes)]
         for group in self._groups:
             own = [each for each in sums if each.exchange.weights == group]
             update = functools.partial(self._update, group, own)

@@ -153,6 +153,7 @@ class GradientExchange:
                 ranks see different rows; they travel as rows where these are fewer.
             names: a unique name for each gradient.
             carried: names of gradients that stay this rank's own: dense, and as they will be sent.
+                Of these, only chunks that the plan does not carry are exchanged.
 
         Returns:
             the means, in the same places, and the exchanges (none with one rank).
@@ -176,10 +177,10 @@ class GradientExchange:
         thin = {name: each.left for name, each in begun.items()}
         sent = {n: thin[n] if n in thin else self._sent(n, t) for n, t in tensors.items()}
         sizes = {name: num_bytes(tensor) for name, tensor in sent.items()}
-        now = {name: tensor for name, tensor in sent.items() if name not in carried}
         exchanges = self._exchanges(sent)
-        sums = self._sums(now, exchanges, sizes)
-        means = {**sent, **self.means(sums, {**tensors, **thin}, are_means=thin)}
+        sums = self._sums(sent, exchanges, sizes, carried=False if carried else None)
+        complete = [each for each in sums if each.exchange.weights[0] not in carried]
+        means = {**sent, **self.means(complete, {**tensors, **thin}, are_means=thin)}
         if self.low_rank is not None and begun:
             halfway = {n: self.low_rank.go_on(each, means[n]) for n, each in begun.items()}
             own = {name: each.own for name, each in halfway.items()}
@@ -250,7 +251,7 @@ class GradientExchange:
             the sums, for :meth:`means`.
         """
         assert self.plan is not None  # nothing else says what is carried
-        return self._sums(gradients, self.plan.exchanges, num_bytes_of)
+        return self._sums(gradients, self.plan.exchanges, num_bytes_of, carried=True)
 
     def _sums(
         self,
@@ -258,9 +259,12 @@ class GradientExchange:
         exchanges: Sequence[PlannedExchange],
         num_bytes_of: Mapping[str, int],
         *,
+        carried: bool | None = None,
         are_second: bool = False,
     ) -> list[Summed]:
         """Sums these tensors, which are those of some of the exchanges, over all ranks.
+
+        Of the exchanges, only those are made that are carried or are not, if ``carried`` says so.
 
         Those in low rank are exchanged twice; the second exchange waits for no other.
         """
@@ -268,7 +272,7 @@ class GradientExchange:
         sums = []
         for exchange, name, position in self._named(exchanges, num_bytes_of, are_second):
             first = exchange.weights[0]
-            if first not in tensors:
+            if first not in tensors or carried not in (None, exchange.carried):
                 continue
             if isinstance(tensors[first], tf.IndexedSlices):
                 sums.append(self._exchange_rows(tensors[first], exchange, name))

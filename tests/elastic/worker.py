@@ -30,7 +30,11 @@ from ooodist.elastic.importance import Measured, Probe  # noqa: E402
 from ooodist.elastic.optimizer_state import OptimizerState  # noqa: E402
 from ooodist.engines.local import LocalEngine  # noqa: E402
 from ooodist.planner.costs import Network  # noqa: E402
-from ooodist.planner.data_parallel.plan import PlannedExchange, PlanWithCosts  # noqa: E402
+from ooodist.planner.data_parallel.plan import (  # noqa: E402
+    PlannedExchange,
+    PlanWithCosts,
+    with_carried,
+)
 from ooodist.profiler import storage  # noqa: E402
 from ooodist.settings.sections import PlanningConfig  # noqa: E402
 from ooodist.step.backward import OrderedBackward  # noqa: E402
@@ -228,10 +232,8 @@ def planned_selections_carry_exchanges() -> None:
         # Each by itself: what measured costs join may be all.
         names = dict.fromkeys(name for each in planned.plan.exchanges for name in each.weights)
         exchanges = tuple(PlannedExchange((name,)) for name in names)
-        plan = replace(
-            planned.plan, exchanges=exchanges, carried=tuple(names)[1:], steps_per_execution=1
-        )
-        return replace(planned, plan=plan)
+        plan = replace(planned.plan, exchanges=exchanges, steps_per_execution=1)
+        return replace(planned, plan=with_carried(plan, tuple(names)[1:]))
 
     def keep(self: Carrying, updates: CarriedUpdates, what: CarriedGradients) -> None:
         left.append(len(updates.names))

@@ -49,9 +49,12 @@ PLAN = yaml_dataclass.dump(
     Plan(
         "planned",
         ("dX:b", "dW:b", "dW:a"),
-        (PlannedExchange(("b",)), PlannedExchange(("a",), 0, 2), PlannedExchange(("a",), 1, 2)),
+        (
+            PlannedExchange(("b",)),
+            PlannedExchange(("a",), 0, 2),
+            PlannedExchange(("a",), 1, 2, carried=True),
+        ),
         credit=2,
-        carried=("a",),
         steps_per_execution=2,
     )
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 
 from ooodist.engines.base import Engine
 from ooodist.graph.digest import model_digest
@@ -17,31 +18,28 @@ def random_plan(
 ) -> Plan:
     """Any legal order of the units; gradients in any order, some in buckets, some in chunks.
 
+    None of the exchanges are carried, or some, or all.
+
     Args:
         num_elements: of each weight that is exchanged (float32).
     """
     chooser = random.Random(seed)
     exchanges = tuple(_exchanges(num_elements, chooser))
     by_urgency = engine.name == "byteps" and chooser.random() < 0.7
-    return Plan(
+    plan = Plan(
         name="random",
         order=None if chooser.random() < 0.2 else tuple(random_order(seed)(step.backward)),
         exchanges=exchanges,
         credit=chooser.choice([1, 2, 3, None]),
         by_urgency=by_urgency,
         steps_per_execution=chooser.choice([1, 2, 3]),
-        carried=_carried(exchanges, chooser),
         model=model_digest(step.backward),
         engine=engine.name,
         workers=engine.size,
     )
-
-
-def _carried(exchanges: Sequence[PlannedExchange], chooser: random.Random) -> tuple[str, ...]:
-    """None, some or all; a bucket as a whole."""
     share = chooser.choice([0, 0, 0.5, 1])
-    carried = {each.weights: chooser.random() < share for each in exchanges}
-    return tuple(name for weights, are in carried.items() if are for name in weights)
+    carried = [replace(each, carried=chooser.random() < share) for each in exchanges]
+    return replace(plan, exchanges=tuple(carried))
 
 
 def _exchanges(num_elements: Mapping[str, int], chooser: random.Random) -> list[PlannedExchange]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from hypothesis import strategies as st
@@ -84,11 +85,10 @@ def plans(draw: DrawFn, costs: StepCosts) -> Plan:
     return Plan(
         name="any",
         order=draw(st.none() | orders(costs)),
-        exchanges=planned,
+        exchanges=tuple(replace(each, carried=each in carried) for each in planned),
         credit=draw(st.none() | st.integers(1, 3)),
         by_urgency=draw(st.booleans()),
         partition_bytes=draw(st.none() | st.integers(50, 200)),
-        carried=tuple({weight: None for exchange in carried for weight in exchange.weights}),
         steps_per_execution=draw(st.integers(1, 4)),
     )
 

@@ -60,21 +60,22 @@ class Reference:
         per_call = self.plan.steps_per_execution
         self.steps = self.calls * per_call
         self.last_steps = range(per_call - 1, self.steps, per_call)  # of their calls
-        self.carried = self.plan.carried if self.network.workers > 1 else ()
         self.to_run = [job for step in range(self.steps) for job in self.jobs(step)]
         self.running: Job | None = None
         self.idle_seconds = 0.0  # that the stream has done nothing since the last arrival
         self.last_arrival = 0.0
         self.to_deal_with: list[Job] = []  # CPU time of exchanges, and updates
         self.gradients_ready: dict[tuple[int, str], float] = {}
+        self.calls_ended: dict[int, float] = {}  # by the last step: when the next call begins
         self.parts_arrived: dict[tuple[int, str], int] = {}
+        self.arrived: set[tuple[int, str]] = set()
         self.updated: set[tuple[int, str]] = set()
         self.to_exchange = [
             [
                 self.split(step, place, exchange)
                 for place, exchange in sorted(
                     enumerate(self.plan.exchanges),
-                    key=lambda pair, step=step: self.is_left(step, pair[1].weights[0]),
+                    key=lambda pair, step=step: self.is_left(step, pair[1]),
                 )
             ]
             for step in range(self.steps)
@@ -119,9 +120,15 @@ class Reference:
             jobs.append(Job(step, "", "launch", self.costs.launch_seconds))
         return jobs
 
-    def is_left(self, step: int, weight: str) -> bool:
-        """Whether the call of the step leaves the weight's exchange to the next one."""
-        return step in self.last_steps and weight in self.carried
+    def is_left(self, step: int, exchange: PlannedExchange) -> bool:
+        """Whether the call of the step leaves its exchange to the next one."""
+        return self.network.workers > 1 and step in self.last_steps and exchange.carried
+
+    def ready(self, step: int, exchange: PlannedExchange) -> float:
+        """When an exchange may start; infinite if it may not yet."""
+        if self.is_left(step, exchange):
+            return self.calls_ended.get(step, math.inf)
+        return max(self.gradients_ready.get((step, name), math.inf) for name in exchange.weights)
 
     def split(self, step: int, place: int, exchange: PlannedExchange) -> list[Piece]:
         sizes = {weight.name: weight.num_bytes for weight in self.costs.weights}
@@ -157,15 +164,13 @@ class Reference:
             self.ends.append((self.clock, len(self.units), len(self.exchanges)))
             self.clock = self.last_arrival = 0.0
             self.idle_seconds = 0.0  # a stream that has not begun is not idle
-            for name in self.carried:
-                self.gradients_ready[job.step, name] = self.clock
+            self.calls_ended[job.step] = self.clock
         elif job.kind != "cpu":
             self.units.append((job.step, job.name, job.kind, job.start, self.clock))
         if job.kind == "update":
             self.updated.add((job.step, job.name))
         for name in job.gradients:
-            if not self.is_left(job.step, name):
-                self.gradients_ready[job.step, name] = self.clock
+            self.gradients_ready[job.step, name] = self.clock
         if self.network.workers == 1:
             for weight in self.costs.weights:
                 if weight.name in job.gradients:
@@ -180,7 +185,7 @@ class Reference:
             waits_for = self.to_run[0].waits_for
             if step > 0 and any((step - 1, name) not in self.updated for name in waits_for):
                 return False
-            if self.to_run[0].kind == "launch" and not self.is_all_updated(step):
+            if self.to_run[0].kind == "launch" and not self.is_through(step):
                 return False
             self.running = self.to_run.pop(0)
         else:
@@ -188,13 +193,17 @@ class Reference:
         self.running.start = self.clock
         return True
 
-    def is_all_updated(self, last: int) -> bool:
+    def is_through(self, last: int) -> bool:
         """Whether all steps until then are through but for what the last one leaves."""
+        left = [each for each in self.plan.exchanges if self.is_left(last, each)]
+        late = {name for each in left for name in each.weights}
         return all(
-            (step, weight.name) in self.updated
-            or (step == last and self.is_left(step, weight.name))
+            (step, weight.name) in self.updated or (step == last and weight.name in late)
             for step in range(last + 1)
             for weight in self.costs.weights
+        ) and all(
+            (last, each.name) in self.arrived or each in left or self.network.workers == 1
+            for each in self.plan.exchanges
         )
 
     def update(self, step: int, name: str) -> None:
@@ -207,10 +216,7 @@ class Reference:
         ready = [
             pieces
             for pieces in waiting
-            if all(
-                (pieces[0].step, name) in self.gradients_ready
-                for name in pieces[0].exchange.weights
-            )
+            if self.ready(pieces[0].step, pieces[0].exchange) < math.inf
         ]
         if not self.plan.by_urgency:
             return ready[:1] if ready[:1] == waiting[:1] else []
@@ -232,8 +238,7 @@ class Reference:
         number = 1 if self.plan.by_urgency else len(pieces)
         for _ in range(number):
             piece = pieces.pop(0)
-            names = piece.exchange.weights
-            piece.ready = max(self.gradients_ready[piece.step, name] for name in names)
+            piece.ready = self.ready(piece.step, piece.exchange)
             piece.stage_end = self.clock + self.network.latency
             self.starting.append(piece)
         return True
@@ -287,6 +292,8 @@ class Reference:
         free = min(cpu_seconds, self.idle_seconds)
         self.idle_seconds -= free
         self.to_deal_with.append(Job(piece.step, "", "cpu", cpu_seconds - free))
+        if piece.is_last:
+            self.arrived.add((piece.step, piece.exchange.name))
         for name in piece.exchange.weights if piece.is_last else ():
             key = (piece.step, name)
             self.parts_arrived[key] = self.parts_arrived.get(key, 0) + 1

@@ -185,7 +185,7 @@ def test_what_cannot_travel_in_low_rank_stays_as_it_is() -> None:
     )
     plan = Plan("some", None, exchanges)
     assert all_in(plan, costs, 4).low_rank == (InLowRank(4, ("w4",)),)
-    assert all_in(replace(plan, carried=("w4",)), costs, 4).low_rank == ()
+    assert all_in(plans.with_carried(plan, ("w4",)), costs, 4).low_rank == ()
     rest = all_in(plan, costs, 4, "float16")
     assert (rest.wire, rest.narrow) == ("float16", ("w3", "w2", "w1"))
 
@@ -197,7 +197,16 @@ def test_what_cannot_travel_in_low_rank_stays_as_it_is() -> None:
         ({"low_rank": (InLowRank(4, ("w3",)),)}, "exchanged in parts; exchange it whole"),
         ({"low_rank": (InLowRank(4, ("w9",)),)}, "w9, which the plan does not exchange"),
         ({"low_rank": (InLowRank(4, ("w4",)), InLowRank(2, ("w4",)))}, "in one of them"),
-        ({"low_rank": (InLowRank(4, ("w4",)),), "carried": ("w4",)}, "in one of them"),
+        (
+            {
+                "low_rank": (InLowRank(4, ("w4",)),),
+                "exchanges": (
+                    PlannedExchange(("w4",), carried=True),
+                    *each_alone("w3", "w2", "w1"),
+                ),
+            },
+            "in one of them",
+        ),
     ],
 )
 def test_a_plan_that_cannot_be(changes: dict[str, object], message: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.planner.costs import Network
-from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.plan import Plan, with_carried
 from ooodist.planner.data_parallel.simulate import Simulation, Simulator
 from ooodist.profiler.recording.timeline import ExchangeRun, Timeline, UnitRun
 from ooodist.profiler.recording.xplane import OpEvent
@@ -68,7 +68,7 @@ def test_a_call_may_begin_with_a_wait_for_what_is_carried() -> None:
     # exchange  |w1|           |w3|...
     costs = chain_costs([1, 2, 3], update=0.5)
     network = Network("horovod", 2, seconds_per_byte=1.0)
-    simulation = Simulator(costs, network).run(replace(STOCK, carried=("w1",)))
+    simulation = Simulator(costs, network).run(with_carried(STOCK, ("w1",)))
     assert idle_times(simulation)[0] == (0, 1)
     assert simulated_overlap(simulation, latency=0.0).exchange == 6
 

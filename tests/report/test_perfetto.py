@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ooodist.planner.costs import Network, SavedTensor
-from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.plan import Plan, with_carried
 from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.profiler.recording.timeline import ExchangeRun, Timeline, UnitRun
 from ooodist.profiler.recording.xplane import OpEvent
@@ -172,9 +172,9 @@ def test_arrows_of_simulated_launches_end_with_the_last() -> None:
 
 
 def test_a_carried_exchange_is_shown_in_the_call_that_begins_with_it() -> None:
-    plan = Plan("planned", ("X2", "W1", "W2"), each_alone("w1", "w2"), carried=("w2",))
+    alone = Plan("planned", ("X2", "W1", "W2"), each_alone("w1", "w2"))
     network = Network("horovod", 2, seconds_per_byte=1.0)
-    simulation = Simulator(SIMULATED, network).run(plan)
+    simulation = Simulator(SIMULATED, network).run(with_carried(alone, ("w2",)))
     calls = [(100.0, 7), (200.0, 8)]
     chart = simulated(simulation, SIMULATED, network, name="predicted", calls=calls)
     shown = [(s.name, s.details["step"], s.start) for s in chart.bars if s.lane == "exchange"]

@@ -107,15 +107,13 @@ class Family:
         base = replace(settings, carried=(0, 0))
         if base not in self._exchanges_of:
             self._exchanges_of[base] = self._exchanges(base)
-        exchanges, carried = self._carried(self._exchanges_of[base], settings.carried)
         return Plan(
             name="planned",
             order=self._order(settings.k),
-            exchanges=exchanges,
+            exchanges=self._carrying(self._exchanges_of[base], settings.carried),
             credit=settings.credit,
             by_urgency=by_urgency,
             partition_bytes=settings.piece_bytes if by_urgency else None,
-            carried=carried,
             steps_per_execution=steps_per_execution,
             engine=self._network.engine,
             workers=self._network.workers,
@@ -162,23 +160,22 @@ class Family:
             ]
         return varied
 
-    def _carried(
+    def _carrying(
         self, exchanges: tuple[PlannedExchange, ...], carried: tuple[int, int]
-    ) -> tuple[tuple[PlannedExchange, ...], tuple[str, ...]]:
-        """The exchanges, and the weights that are carried.
+    ) -> tuple[PlannedExchange, ...]:
+        """The exchanges, those of some layers carried.
 
-        Those that are carried change places among each other, to go in the order of need.
+        These change places among each other, to go in the order of need.
         """
         names = {name for layer in self._layers[slice(*carried)] for name in layer} - self._rows
         if not names:
-            return exchanges, ()
+            return exchanges
         places = [place for place, e in enumerate(exchanges) if names.issuperset(e.weights)]
         urgent_first = most_urgent_first(self._costs, [exchanges[place] for place in places])
         changed = list(exchanges)
         for place, exchange in zip(places, urgent_first, strict=True):
-            changed[place] = exchange
-        weights = {name for exchange in urgent_first for name in exchange.weights}
-        return tuple(changed), tuple(w.name for w in self._costs.weights if w.name in weights)
+            changed[place] = replace(exchange, carried=True)
+        return tuple(changed)
 
     def _order(self, k: int) -> tuple[str, ...]:
         if k not in self._orders:

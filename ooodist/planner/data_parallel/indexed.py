@@ -145,9 +145,8 @@ class IndexedCosts:
         weights, pieces = [e.weights for e in exchanges], [e.pieces for e in exchanges]
         in_sequence = not plan.by_urgency
         over = last = _handed_over(enumerate(weights), order, ready_after, in_sequence=in_sequence)
-        carried: list[int] = []
-        if plan.carried:
-            carried = self._of_plan(plan, carried_exchanges)
+        carried = carried_exchanges(plan)
+        if carried:
             left = set(carried)
             others = [pair for pair in enumerate(weights) if pair[0] not in left]
             last = _handed_over(others, order, ready_after, in_sequence=in_sequence)

@@ -89,9 +89,8 @@ class LocalSearch:
 
     def _followed(self, plan: Plan) -> Plan:
         exchanges = plan.exchanges
-        if plan.carried and plan.steps_per_execution == 1:  # no call waits for these
-            carried = set(plan.carried)
-            exchanges = tuple(sorted(exchanges, key=lambda e: e.weights[0] in carried))
+        if plan.steps_per_execution == 1:  # no call waits for what it leaves
+            exchanges = tuple(sorted(exchanges, key=lambda e: e.carried))
         return replace(plan, order=self._order_for.sequence(exchanges))
 
     def simplify(self, plan: Plan, worst: float) -> Plan:
@@ -102,7 +101,8 @@ class LocalSearch:
         """
         split = list(dict.fromkeys(e.weights[0] for e in plan.exchanges if e.parts > 1))
         plan = self._undo(plan, split, _whole, worst)
-        plan = self._undo(plan, plan.carried, _not_carried, worst)
+        carried = [e.name for e in plan.exchanges if e.carried]
+        plan = self._undo(plan, carried, _not_carried, worst)
         return self._undo(plan, self._moves.movable, self._undeferred, worst)
 
     def _undo(
@@ -192,7 +192,8 @@ class LocalSearch:
         chosen = plan.exchanges[index]
         if len(chosen.weights) > 1:
             cut = self._rng.randrange(1, len(chosen.weights))
-            halves = [PlannedExchange(chosen.weights[:cut]), PlannedExchange(chosen.weights[cut:])]
+            both = chosen.weights[:cut], chosen.weights[cut:]
+            halves = [replace(chosen, weights=weights) for weights in both]
             return _with(plan, index, index + 1, halves)
         weight = self._weights[chosen.weights[0]]
         parts = min(chosen.parts * 2, weight.num_bytes // LEAST_PART_BYTES)
@@ -207,14 +208,13 @@ class LocalSearch:
         if first.parts > 1:
             return self._with_parts(plan, first.weights[0], first.parts // 2)
         dtype = self._weights[first.weights[0]].dtype
-        is_carried = first.weights[0] in plan.carried
         for second in others:
             if (
                 second.parts == 1
                 and self._weights[second.weights[0]].dtype == dtype
-                and (second.weights[0] in plan.carried) == is_carried
+                and second.carried == first.carried
             ):
-                bucket = PlannedExchange(first.weights + second.weights)
+                bucket = replace(first, weights=first.weights + second.weights)
                 return _with(plan, index, index + 2, [bucket])
         return plan
 
@@ -222,12 +222,18 @@ class LocalSearch:
         return replace(plan, credit=self._rng.choice(self._credits))
 
     def _carry(self, plan: Plan) -> Plan:
-        """Carries an exchange, or carries it no longer; with all chunks of its weight."""
-        chosen = self._rng.choice(plan.exchanges).weights
-        if travels_as_rows(self._weights[chosen[0]]):
+        """Carries an exchange, or carries it no longer; sometimes with all chunks of its weight."""
+        chosen = self._rng.choice(plan.exchanges)
+        if travels_as_rows(self._weights[chosen.weights[0]]):
             return plan
-        carried = set(plan.carried).symmetric_difference(chosen)
-        return replace(plan, carried=tuple([name for name in self._weights if name in carried]))
+        whole = chosen.parts > 1 and self._rng.random() < 0.5
+        exchanges = (
+            replace(e, carried=not chosen.carried)
+            if e.weights == chosen.weights and (whole or e.part == chosen.part)
+            else e
+            for e in plan.exchanges
+        )
+        return replace(plan, exchanges=tuple(exchanges))
 
     def _with_parts(self, plan: Plan, weight: str, parts: int) -> Plan:
         """Replaces each chunk of a gradient, in its place, by the new ones that begin within it."""
@@ -236,7 +242,11 @@ class LocalSearch:
         for exchange in plan.exchanges:
             if exchange.weights == (weight,):
                 old = exchange.parts
-                exchanges += [e for e in new if e.part * old // len(new) == exchange.part]
+                exchanges += [
+                    replace(e, carried=exchange.carried)
+                    for e in new
+                    if e.part * old // len(new) == exchange.part
+                ]
             else:
                 exchanges.append(exchange)
         return replace(plan, exchanges=tuple(exchanges))
@@ -248,20 +258,18 @@ def _with(plan: Plan, start: int, end: int, exchanges: Sequence[PlannedExchange]
 
 
 def _whole(plan: Plan, weights: Sequence[str]) -> Plan:
-    """The plan with these gradients unsplit, in the place of their first chunks."""
+    """The plan with these gradients unsplit, in the place and the call of their first chunks."""
     chosen = set(weights)
     exchanges = [
-        PlannedExchange(exchange.weights) if exchange.weights[0] in chosen else exchange
+        replace(exchange, parts=1) if exchange.weights[0] in chosen else exchange
         for exchange in plan.exchanges
         if exchange.part == 0 or exchange.weights[0] not in chosen
     ]
     return replace(plan, exchanges=tuple(exchanges))
 
 
-def _not_carried(plan: Plan, weights: Sequence[str]) -> Plan:
-    """The plan with these weights, and all in a bucket with one of them, not carried."""
-    chosen = set(weights)
-    for exchange in plan.exchanges:
-        if chosen.intersection(exchange.weights):
-            chosen.update(exchange.weights)
-    return replace(plan, carried=tuple(name for name in plan.carried if name not in chosen))
+def _not_carried(plan: Plan, names: Sequence[str]) -> Plan:
+    """The plan with the exchanges of these names not carried."""
+    chosen = set(names)
+    exchanges = (replace(e, carried=False) if e.name in chosen else e for e in plan.exchanges)
+    return replace(plan, exchanges=tuple(exchanges))

@@ -3,8 +3,8 @@
 A tensor is alive from the end of the unit that makes it to the end of its last reader. One that no
 unit reads is a gradient: it is alive until all weights whose gradients its unit completes have been
 updated (all weights of the step, if it completes none). At the end of a unit, both what it has made
-and what it was the last to read are alive. A gradient whose exchange is carried is alive between
-two calls: a call begins with those of the one before.
+and what it was the last to read are alive. A gradient that is carried, even in part, is alive
+between two calls: a call begins with those of the one before.
 """
 
 from __future__ import annotations

@@ -38,14 +38,18 @@ class PlannedExchange:
     """One exchange: of whole gradients that travel together (a bucket), or of a chunk of one.
 
     Attributes:
-        weights: the weights whose gradients it carries; several only if ``parts`` is 1.
+        weights: the weights whose gradients travel in it; several only if ``parts`` is 1.
         part: index of the chunk, from 0.
         parts: number of chunks of the gradient (see :func:`split_evenly`).
+        carried: whether the last step of a call leaves it to the next call, where it comes before
+            all that are not, in the order of the plan. A weight of which only some chunks are
+            carried is updated in the next call, too.
     """
 
     weights: tuple[str, ...]
     part: Annotated[int, Range(0)] = 0
     parts: Annotated[int, Range(1)] = 1
+    carried: bool = False
 
     @property
     def name(self) -> str:
@@ -102,8 +106,6 @@ class Plan:
             those that are ready starts (which the engine must support: see Network.by_urgency).
         partition_bytes: the largest piece into which the engine itself splits exchanges (BytePS);
             None: it does not. With ``by_urgency``, ``credit`` counts these pieces.
-        carried: weights whose exchanges of a call's last step come first in the next call, before
-            all others, in the order of ``exchanges``; empty: a call ends with all its updates.
         wire: the 16-bit dtype in which the gradients of ``narrow`` travel; None: all travel in
             their own.
         narrow: weights whose gradients travel in ``wire``.
@@ -120,7 +122,6 @@ class Plan:
     credit: Annotated[int, Range(1)] | None = None
     by_urgency: bool = False
     partition_bytes: Annotated[int, Range(1)] | None = None
-    carried: tuple[str, ...] = ()
     wire: Wire | None = None
     narrow: tuple[str, ...] = ()
     low_rank: tuple[InLowRank, ...] = ()
@@ -131,6 +132,12 @@ class Plan:
     engine: str = ""
     workers: Annotated[int, Range(1)] = 1
     predicted: Prediction | None = None
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """The weights of which a call leaves an exchange, and so the update, to the next one."""
+        names = (name for each in self.exchanges if each.carried for name in each.weights)
+        return tuple(dict.fromkeys(names))
 
     def digest(self) -> str:
         """A hash of all that is carried out; the prediction is not part of it."""
@@ -163,12 +170,28 @@ def split_evenly(num_elements: int, item_bytes: int, parts: int) -> list[int]:
 
 
 def from_yaml(text: str, source: str) -> Plan:
-    """Parses a plan from YAML text. Raises UserError, which names ``source`` as its origin."""
+    """Parses a plan from YAML text.
+
+    Where it has a list ``carried``, as older files do, this names weights: all of their exchanges
+    are carried.
+
+    Raises:
+        UserError: it is none, or cannot be carried out; names ``source`` as its origin.
+    """
     value = strict_yaml.parse(text, source)
     if not isinstance(value, dict):
         raise UserError(f"{source} is no plan; make one with python -m ooodist.plan")
     try:
-        plan = yaml_dataclass.read_dataclass(Plan, value, "")
+        given = dict(value)
+        carried = yaml_dataclass.read(tuple[str, ...], given.pop("carried", []), "carried")
+        plan = yaml_dataclass.read_dataclass(Plan, given, "")
+        if carried and plan.carried:
+            raise UserError(
+                f"carried has {', '.join(carried)}, but exchanges of the plan say themselves "
+                "whether they are carried; leave the list out"
+            )
+        if carried:
+            plan = with_carried(plan, carried)
         check_exchanges(plan)
     except UserError as error:
         raise UserError(f"plan {source}: {error}") from error
@@ -195,7 +218,7 @@ def write(plan: Plan, file: Path) -> None:
 def check_exchanges(plan: Plan) -> None:
     """Raises UserError unless the plan exchanges each chunk of its weights exactly once.
 
-    Nor may it carry or narrow a part of a bucket, or weights that it does not exchange.
+    Nor may it narrow a part of a bucket, or weights that it does not exchange.
     """
     seen: dict[str, set[int]] = {}
     parts: dict[str, int] = {}
@@ -223,7 +246,6 @@ def check_exchanges(plan: Plan) -> None:
                 f"the plan has {len(found)} of the {parts[weight]} parts of {weight}, and lacks "
                 f"part {missing}; add what is missing"
             )
-    carried_exchanges(plan)
     if plan.narrow and plan.wire is None:
         raise UserError(
             f"narrow has {', '.join(plan.narrow)}, but wire does not say in which dtype they "
@@ -234,12 +256,19 @@ def check_exchanges(plan: Plan) -> None:
 
 
 def carried_exchanges(plan: Plan) -> list[int]:
-    """The indices of the exchanges that a call leaves to the next one.
+    """The indices of the exchanges that a call leaves to the next one."""
+    return [number for number, exchange in enumerate(plan.exchanges) if exchange.carried]
+
+
+def with_carried(plan: Plan, weights: tuple[str, ...]) -> Plan:
+    """The plan with all exchanges of these weights carried, and no others.
 
     Raises:
-        UserError: the plan carries a part of a bucket, or a weight that it does not exchange.
+        UserError: it carries a part of a bucket, or a weight that it does not exchange.
     """
-    return _exchanges_of("carried", plan.carried, plan)
+    chosen = set(_exchanges_of("carried", weights, plan))
+    exchanges = (replace(e, carried=n in chosen) for n, e in enumerate(plan.exchanges))
+    return replace(plan, exchanges=tuple(exchanges))
 
 
 def narrow_exchanges(plan: Plan) -> list[int]:

@@ -59,7 +59,7 @@ class Limits:
             splits exchanges. A single one if the engine's is fixed already.
         evaluations: plans of the random search, fewer for more than about 200 layers; with the
             seed, they determine its result. ``carrying`` takes half as many more.
-        carrying: whether a call may leave exchanges to the next one (Plan.carried).
+        carrying: whether a call may leave exchanges to the next one (PlannedExchange.carried).
         wire: the 16-bit dtype in which gradients travel (Plan.wire); None: in their own.
         ranks: in which gradients may travel in low rank, ascending; empty: they do not.
         only_exposed: whether only those travel in ``wire`` or in low rank whose time would be

@@ -8,8 +8,8 @@ exchanged first, while W2 and W3 still run. F1 of the second step waits (``.``) 
     ready                      1  2  3                              1  2  3
     lane                       [  1   ][  2   ][  3   ]             [  1   ][  2   ][  3   ]
 
-A call that leaves the exchange of layer 3 to the next one (``Plan.carried``), between two others of
-its kind. It has one step, and takes 38 s; without carrying it takes 43 s::
+A call that leaves the exchange of layer 3 to the next one (it is ``carried``), between two others
+of its kind. It has one step, and takes 38 s; without carrying it takes 43 s::
 
     compute  F1 F2 ..uF3 X3 X2 W1 W2 W3 ..u.......u
     ready    3                    1  2
@@ -35,7 +35,7 @@ Rules beyond the docstrings of costs.py and plan.py:
   ready enters, and then the stream continues.
 * Carried exchanges are ready when a call begins. They are handed over before all others, in the
   plan's order, and the F units of its first step wait for their updates. Its last step does not
-  hand them over.
+  hand them over, and updates no weight of which a chunk is carried.
 * An exchange of a narrow weight has the bytes and the CPU time of planner/wire.py.
 * An exchange in low rank (planner/low_rank.py) is the first of two. When the stream has dealt with
   it, it hands over the second: behind all that the network has been given, if in sequence, and less
@@ -54,7 +54,7 @@ from typing import Literal
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.indexed import IndexedCosts, IndexedPlan
 from ooodist.planner.data_parallel.memory_over_time import Memory
-from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
+from ooodist.planner.data_parallel.plan import Plan, PlannedExchange, with_carried
 from ooodist.planner.data_parallel.simulated_execution import SimulatedExecution
 
 UnitKind = Literal["F", "dX", "dW", "update", "middle"]
@@ -186,7 +186,7 @@ class Simulator:
         """Exchanges in the order in which their pieces enter amid a long call."""
         # A step with full steps before it, if exchanges of the previous step may still compete.
         step = 0 if self._indexed.all_awaited else 2
-        plan = replace(plan, steps_per_execution=2 * step or 1, carried=())
+        plan = with_carried(replace(plan, steps_per_execution=2 * step or 1), ())
         execution = self._execution(self._indexed.index(plan), plan)
         execution.play()
         entered = [e for _, _, _, of, e, _ in execution.lanes.arrivals if of == step]

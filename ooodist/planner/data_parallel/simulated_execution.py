@@ -101,10 +101,11 @@ class SimulatedExecution:
         if not carried:
             return 0.0
         before = -1  # the last step of the call before
+        parts_left = self._parts_left[before] = [0] * len(self._plan.num_parts)
         for exchange in carried:
             for weight in self._plan.weights[exchange]:
                 self._steps_applied[weight] = before
-        self._parts_left[before] = self._plan.num_parts.copy()
+                parts_left[weight] += 1
         self.lanes.hand_over(before, carried, 0.0)
         self._next_end = self.lanes.next_end(0, 0.0)
         return self._settle(0.0)

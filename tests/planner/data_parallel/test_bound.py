@@ -11,7 +11,7 @@ from hypothesis.strategies import DataObject, SearchStrategy
 
 from ooodist.planner.costs import Network
 from ooodist.planner.data_parallel.bound import lower_bound
-from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.plan import Plan, with_carried
 from ooodist.planner.data_parallel.simulate import Simulator
 from tests.planner import instances
 from tests.planner.chains import chain_costs, each_alone
@@ -53,7 +53,7 @@ def test_carrying_takes_the_end_of_a_call_away() -> None:
     costs = replace(chain_costs([2, 2], forward=2, weight_gradient=2), launch_seconds=1.0)
     network = Network("any", 2, seconds_per_byte=1.0)
     order = ("X2", "W1", "W2")
-    plan = Plan("any", order, each_alone("w1", "w2"), carried=("w2",))
+    plan = with_carried(Plan("any", order, each_alone("w1", "w2")), ("w2",))
     assert lower_bound(costs, network, 1, carrying=True) == 9 + 1
     assert Simulator(costs, network).step_seconds(plan) == 9 + 1
     assert lower_bound(costs, network, 1) == 9 + 1 + 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,12 @@ from hypothesis.strategies import DataObject
 from ooodist.planner.costs import Network
 from ooodist.planner.data_parallel.local_search import LocalSearch
 from ooodist.planner.data_parallel.orders import is_legal
-from ooodist.planner.data_parallel.plan import Plan, PlannedExchange, check_exchanges
+from ooodist.planner.data_parallel.plan import (
+    Plan,
+    PlannedExchange,
+    check_exchanges,
+    with_carried,
+)
 from ooodist.planner.data_parallel.simulate import Simulator
 from tests.planner import instances
 from tests.planner.chains import chain_costs, each_alone
@@ -24,7 +28,7 @@ def test_every_change_is_legal(data: DataObject, carrying: bool, seed: int) -> N
     costs = data.draw(instances.step_costs())
     plan = data.draw(instances.plans(costs).filter(lambda each: each.exchanges))
     if not carrying:
-        plan = replace(plan, carried=())
+        plan = with_carried(plan, ())
     simulator = Simulator(costs, data.draw(instances.networks(workers=2)))
     tried: list[Plan] = []
 
@@ -65,7 +69,8 @@ def test_it_finds_what_to_carry() -> None:
 
 def test_what_gains_nothing_is_carried_no_longer() -> None:
     bucket = PlannedExchange(("w1", "w2"))
-    plan = Plan("any", None, (bucket, *each_alone(*NAMES[2:])), carried=("w1", "w2", "w6"))
+    plan = Plan("any", None, (bucket, *each_alone(*NAMES[2:])))
+    plan = with_carried(plan, ("w1", "w2", "w6"))
     local = LocalSearch(COSTS, (None,), lambda plan: 1.0, random.Random(1), carrying=True)
     assert local.simplify(plan, 1.0).carried == ()
 

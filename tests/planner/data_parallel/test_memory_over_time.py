@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from ooodist.planner.costs import Network, SavedTensor, StepCosts
-from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.plan import Plan, with_carried
 from ooodist.planner.data_parallel.simulate import Simulation, Simulator
 from tests.planner import instances
 from tests.planner.chains import chain_costs, each_alone
@@ -157,7 +157,8 @@ def test_a_gradient_on_its_way_is_kept_into_the_next_step() -> None:
 
 def test_a_carried_gradient_is_kept_between_calls() -> None:
     network = Network("any", 2, seconds_per_byte=0.0)
-    plan = Plan("any", ("W2", "X2", "W1"), each_alone("w1", "w2"), carried=("w2",))
+    alone = Plan("any", ("W2", "X2", "W1"), each_alone("w1", "w2"))
+    plan = with_carried(alone, ("w2",))
     simulator = Simulator(COSTS, network)
     assert simulator.run(plan).memory == (
         (0.0, 1001),
@@ -169,7 +170,7 @@ def test_a_carried_gradient_is_kept_between_calls() -> None:
         (6.0, 1001),
     )
     assert simulator.peak_bytes(plan) == 1101
-    assert simulator.run(replace(plan, carried=("w1",))).memory[0] == (0.0, 1010)
+    assert simulator.run(with_carried(alone, ("w1",))).memory[0] == (0.0, 1010)
 
 
 def test_no_tensors() -> None:

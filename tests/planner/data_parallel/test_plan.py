@@ -24,6 +24,7 @@ from ooodist.planner.data_parallel.plan import (
     from_yaml,
     narrow_exchanges,
     split_evenly,
+    with_carried,
 )
 from ooodist.util.yaml_dataclass import LARGEST_INTEGER, dump
 
@@ -39,18 +40,10 @@ def exchanges(draw: DrawFn) -> tuple[PlannedExchange, ...]:
         parts = draw(st.integers(1, 3))
         count = draw(st.integers(1, len(names))) if parts == 1 else 1
         members, names = tuple(names[:count]), names[count:]
-        found += [PlannedExchange(members, part, parts) for part in range(parts)]
+        found += [
+            PlannedExchange(members, part, parts, draw(st.booleans())) for part in range(parts)
+        ]
     return tuple(draw(st.permutations(found)))
-
-
-def carrying(plan: Plan) -> st.SearchStrategy[Plan]:
-    """The plan with some of its exchanges carried."""
-    if not plan.exchanges:
-        return st.just(plan)
-    chosen = st.lists(st.sampled_from(plan.exchanges), max_size=3)
-    return chosen.map(
-        lambda those: replace(plan, carried=tuple({w: 0 for each in those for w in each.weights}))
-    )
 
 
 any_plan = st.builds(
@@ -67,7 +60,7 @@ any_plan = st.builds(
     workers=counts,
     predicted=st.none()
     | st.builds(Prediction, numbers, numbers, numbers, st.integers(0, LARGEST_INTEGER)),
-).flatmap(carrying)
+)
 
 
 @given(any_plan)
@@ -95,6 +88,9 @@ PLAN = Plan(
 )
 
 
+HALF = replace(PLAN, exchanges=(*PLAN.exchanges[:2], PlannedExchange(("a",), 1, 2, carried=True)))
+
+
 def test_digest_is_of_what_is_carried_out() -> None:
     assert replace(PLAN, predicted=Prediction(1.0, 2.0, 3.0)).digest() == PLAN.digest()
     others = [
@@ -105,7 +101,8 @@ def test_digest_is_of_what_is_carried_out() -> None:
         replace(PLAN, by_urgency=True),
         replace(PLAN, partition_bytes=4096),
         replace(PLAN, steps_per_execution=2),
-        replace(PLAN, carried=("a",)),
+        with_carried(PLAN, ("a",)),
+        HALF,
         replace(PLAN, model="other"),
     ]
     assert len({plan.digest() for plan in [PLAN, *others]}) == 1 + len(others)
@@ -113,8 +110,16 @@ def test_digest_is_of_what_is_carried_out() -> None:
 
 def test_a_file_from_before_exchanges_could_be_carried_carries_none() -> None:
     text = dump(PLAN)
-    assert "carried: []\n" in text
-    assert from_yaml(text.replace("carried: []\n", ""), "test") == PLAN
+    assert "  carried: false\n" in text
+    old = text.replace("  carried: false\n", "")
+    assert from_yaml(old, "test") == PLAN
+    assert from_yaml(f"{old}carried: []\n", "test") == PLAN
+
+
+def test_older_files_name_the_weights_that_are_carried() -> None:
+    text = dump(PLAN).replace("  carried: false\n", "")
+    assert from_yaml(f"{text}carried: [c, b]\n", "test") == with_carried(PLAN, ("b", "c"))
+    assert from_yaml(f"{text}carried: [a]\n", "test") == with_carried(PLAN, ("a",))
 
 
 def test_what_is_narrow_is_so_as_a_whole_and_in_a_wire() -> None:
@@ -133,11 +138,15 @@ def test_what_is_narrow_is_so_as_a_whole_and_in_a_wire() -> None:
         check_exchanges(replace(plan, wire=None))
 
 
-def test_what_is_carried_is_carried_as_a_whole() -> None:
-    assert carried_exchanges(PLAN) == []
-    assert carried_exchanges(replace(PLAN, carried=("a",))) == [0, 2]
-    assert carried_exchanges(replace(PLAN, carried=("c", "b"))) == [1]
-    assert carried_exchanges(replace(PLAN, carried=("c", "a", "b"))) == [0, 1, 2]
+def test_what_is_carried() -> None:
+    assert (carried_exchanges(PLAN), PLAN.carried) == ([], ())
+    for weights, numbers in ((("a",), [0, 2]), (("c", "b"), [1]), (("c", "a", "b"), [0, 1, 2])):
+        plan = with_carried(PLAN, weights)
+        assert carried_exchanges(plan) == numbers
+        assert {*plan.carried} == {*weights}
+        assert with_carried(plan, ()) == PLAN
+    check_exchanges(HALF)
+    assert (carried_exchanges(HALF), HALF.carried) == ([2], ("a",))
 
 
 def test_names_of_exchanges() -> None:
@@ -215,6 +224,14 @@ WRONG_FILES = [
         "carried has d, which the plan does not exchange; take it out",
     ),
     ("name: p\norder: null\nexchanges: []\ncarried: a", "carried is a"),
+    (
+        "name: p\norder: null\nexchanges:\n- {weights: [a], carried: true}\ncarried: [a]",
+        "carried has a, but exchanges of the plan say themselves",
+    ),
+    (
+        "name: p\norder: null\nexchanges:\n- {weights: [a], carried: [a]}",
+        "exchanges[0].carried is - a; it must be true or false",
+    ),
 ]
 
 

@@ -98,6 +98,21 @@ def test_the_number_of_steps_is_not_settled_before_the_search() -> None:
     assert found(None).steps_per_execution == 8
 
 
+def test_half_of_a_large_gradient_is_carried() -> None:
+    """Half is exchanged beside X2 and W1, and half beside the next F1: nothing is faster."""
+    costs = chain_costs([4096, 4_000_000])
+    network = Network("collective", 8, seconds_per_byte=1e-6)
+    for steps in (1, None):
+        limits = Limits(steps_per_execution=steps, evaluations=1000, carrying=True)
+        found = make_plan(costs, network, limits=limits)
+        assert found.steps_per_execution == 1
+        assert found.predicted is not None
+        assert found.predicted.lower_bound_seconds == pytest.approx(6.004, abs=1e-3)
+        assert seconds_of(found) == pytest.approx(6.004, abs=1e-3)
+        halves = [each for each in found.exchanges if each.weights == ("w2",)]
+        assert {each.carried for each in halves} == {False, True}
+
+
 def test_what_calls_of_one_step_gain_by_carrying_is_found_with_freedom() -> None:
     """Also by the search for any number of steps: 3 % less than what longer calls led to."""
     costs = replace(uneven_costs(12), launch_seconds=2e-3)

@@ -13,7 +13,7 @@ from hypothesis.strategies import DataObject, SearchStrategy
 from ooodist.errors import UserError
 from ooodist.planner.costs import Network, SavedTensor, StepCosts, UnitCost, WeightCost
 from ooodist.planner.data_parallel import simulate
-from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
+from ooodist.planner.data_parallel.plan import Plan, PlannedExchange, with_carried
 from ooodist.planner.data_parallel.simulate import Simulator
 from tests.planner import instances
 from tests.planner.chains import chain_costs, each_alone
@@ -58,11 +58,12 @@ def test_the_picture_in_the_docstring() -> None:
     order = ("X3", "X2", "W1", "W2", "W3")
     plan = Plan("any", order, each_alone("w1", "w2", "w3"), steps_per_execution=2)
     check_picture(costs, plan)
-    carrying = replace(plan, steps_per_execution=1, carried=("w3",))
-    check_picture(costs, carrying)
+    one = replace(plan, steps_per_execution=1)
+    carried = with_carried(one, ("w3",))
+    check_picture(costs, carried)
     simulator = Simulator(costs, Network("any", 2, seconds_per_byte=1.0))
-    assert simulator.step_seconds(carrying) == 38
-    assert simulator.step_seconds(replace(carrying, carried=())) == 43
+    assert simulator.step_seconds(carried) == 38
+    assert simulator.step_seconds(one) == 43
 
 
 def check_picture(costs: StepCosts, plan: Plan) -> None:
@@ -131,14 +132,30 @@ def test_with_all_carried_the_first_layer_waits_for_its_exchange() -> None:
     #   compute  ........ F1 ....... F2 X2 W1 W2
     #   lane     [  w1  ][  w2      ]
     def launch(steps: int, *carried: str) -> float:
-        plan = Plan(
-            "any", DEFERRED, each_alone("w1", "w2"), steps_per_execution=steps, carried=carried
-        )
-        return steps * Simulator(TWO_LAYERS, TENTHS).step_seconds(plan)
+        plan = Plan("any", DEFERRED, each_alone("w1", "w2"), steps_per_execution=steps)
+        return steps * Simulator(TWO_LAYERS, TENTHS).step_seconds(with_carried(plan, carried))
 
     assert launch(1, "w1", "w2") == pytest.approx(16 + 1 + 3)
     assert launch(1, "w2") == pytest.approx(8 + 1 + 2 + 8)  # w2 hides F1, and w1 hides W2
     assert launch(3, "w2") == pytest.approx(8 + 1 + 2 + (8 + 8 + 3) * 2 + 8)
+
+
+def test_a_weight_of_which_a_chunk_is_carried_is_updated_when_that_arrives() -> None:
+    #   compute  F1 ..u2F2 X2 W2 W1 .......u1
+    #   lane     [ 2b ]         [ 2a ][ 1 ]     of layer 2, chunk b is carried, and a is not
+    first, second = (PlannedExchange(("w2",), part, 2) for part in (0, 1))
+    exchanges = (replace(second, carried=True), first, *each_alone("w1"))
+    plan = Plan("any", ("X2", "W2", "W1"), exchanges)
+    costs, network = chain_costs([64, 128], update=0.25), replace(TENTHS, seconds_per_byte=1 / 16)
+    simulation = Simulator(costs, network).run(plan)
+    names = [(0, "F1"), (-1, "w2"), (0, "F2"), (0, "X2"), (0, "W2"), (0, "W1"), (0, "w1")]
+    assert [(unit.step, unit.name) for unit in simulation.units] == names
+    assert [(e.step, e.exchange, e.ready, e.start) for e in simulation.exchanges] == [
+        (-1, exchanges[0], 0, 0),
+        (0, first, 7.25, 7.25),
+        (0, exchanges[2], 8.25, 11.25),
+    ]
+    assert simulation.step_seconds == 15.5
 
 
 @given(st.data(), st.sampled_from([instances.EIGHTHS, instances.ANY]))
@@ -150,8 +167,8 @@ def test_of_long_calls_it_matters_little_what_they_leave(
     network = data.draw(instances.networks(seconds))
     plan = replace(data.draw(instances.plans(costs)), steps_per_execution=100)
     simulator = Simulator(costs, network)
-    found, without = (simulator.step_seconds(each) for each in (plan, replace(plan, carried=())))
-    alone = simulator.step_seconds(replace(plan, steps_per_execution=1, carried=()))
+    found, without = (simulator.step_seconds(each) for each in (plan, with_carried(plan, ())))
+    alone = simulator.step_seconds(with_carried(replace(plan, steps_per_execution=1), ()))
     assert found == pytest.approx(without, abs=2.001 * alone / 100 + 1e-9)
 
 
@@ -295,10 +312,13 @@ BAD_PLANS = [
     (Plan("p", None, each_alone("w1", "w2", "w2")), "the parts of w2 are not"),
     (Plan("p", None, each_alone("w1", "w9")), "no weight w9"),
     (
-        Plan("p", None, (PlannedExchange(("w1", "w2")),), carried=("w1",)),
-        r"plan p: carried has w1, whose exchange w1\+1 also has w2",
+        Plan("p", None, (PlannedExchange(("w1", "w2")),), wire="float16", narrow=("w1",)),
+        r"plan p: narrow has w1, whose exchange w1\+1 also has w2",
     ),
-    (Plan("p", None, each_alone("w1", "w2"), carried=("w9",)), "plan p: carried has w9, which"),
+    (
+        Plan("p", None, each_alone("w1", "w2"), wire="float16", narrow=("w9",)),
+        "plan p: narrow has w9, which",
+    ),
     (
         Plan("p", None, (*each_alone("w1"), *(PlannedExchange(("w2",), p, 3) for p in range(3)))),
         "gradient of w2 has 80 bytes, too few for 3 parts",

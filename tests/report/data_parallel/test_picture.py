@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ooodist.planner.costs import Network, StepCosts, UnitCost
-from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.plan import Plan, with_carried
 from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.report.data_parallel.charts import calls_within, deferred_units, simulated
 from ooodist.report.picture import draw, write
@@ -108,7 +108,7 @@ def test_steps_are_numbered_to_the_end_of_the_first_panel() -> None:
 def test_carried_exchanges_stand_at_the_begin_of_the_next_call() -> None:
     # w1 until 1, w2 until 3, w3 until 6; F1 runs until 2.5, F2 until 4.5: each waits for its own
     names = ("w1", "w2", "w3")
-    carrying = Plan("all", LATER.order, each_alone(*names), carried=names)
+    carrying = with_carried(Plan("all", LATER.order, each_alone(*names)), names)
     simulation = Simulator(COSTS, NETWORK).run(carrying)
     assert [span.step for span in simulation.exchanges] == [-1, -1, -1]
     (axes,) = drawn(carrying).axes

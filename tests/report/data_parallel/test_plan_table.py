@@ -17,6 +17,7 @@ from ooodist.planner.data_parallel.named import (
     priority_plan,
     tuned_plan,
 )
+from ooodist.planner.data_parallel.plan import with_carried
 from ooodist.report.data_parallel.plan_table import (
     Cluster,
     Subject,
@@ -65,7 +66,7 @@ def test_a_row_for_what_may_be_carried() -> None:
     network = Network("horovod", 4, seconds_per_byte=1.0)
     baseline = baseline_plan(COSTS, network)
     names = [weight.name for weight in COSTS.weights]
-    carried = replace(baseline, exchanges=each_alone(*names), carried=("w2", "w3"))
+    carried = with_carried(replace(baseline, exchanges=each_alone(*names)), ("w2", "w3"))
     plans = {"baseline": baseline, "planned": baseline, "carried": carried}
     table = make_table(Subject("three layers", COSTS), Cluster(network), plans)
     assert table.best == table.rows["carried"]

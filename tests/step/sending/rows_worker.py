@@ -113,8 +113,9 @@ def the_numbers_are_those_of_tables() -> None:
 @check
 def nothing_travels_as_rows_in_a_bucket_or_into_the_next_call() -> None:
     bucket = (PlannedExchange((TABLE, KERNEL)), PlannedExchange((BIAS,)))
-    for changes in ({"exchanges": bucket}, {"carried": (TABLE,)}):
-        made = model(order=plan(**changes))
+    carried = (PlannedExchange((TABLE,), carried=True), PlannedExchange((KERNEL, BIAS)))
+    for exchanges in (bucket, carried):
+        made = model(order=plan(exchanges=exchanges))
         fitted(made)
         step = made.ooodist.strategy.backward.steps[-1]
         assert not any("gather" in each.op.type.lower() for each in step.exchanges)

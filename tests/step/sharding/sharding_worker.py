@@ -127,28 +127,26 @@ def so_they_are_with_other_optimizers() -> None:
 
 
 def plan(steps: int) -> Plan:
-    """Carries a chunked kernel and the biases into the next call."""
+    """Carries a chunked kernel, half of another one and the biases into the next call."""
     exchanges = (
         PlannedExchange((KERNELS[2],)),
-        PlannedExchange((KERNELS[0],)),
-        PlannedExchange((*BIASES, *SCALES)),
-        PlannedExchange((KERNELS[1],), 0, 2),
-        PlannedExchange((KERNELS[1],), 1, 2),
+        PlannedExchange((KERNELS[0],), 0, 2, carried=True),
+        PlannedExchange((KERNELS[0],), 1, 2),
+        PlannedExchange((*BIASES, *SCALES), carried=True),
+        PlannedExchange((KERNELS[1],), 0, 2, carried=True),
+        PlannedExchange((KERNELS[1],), 1, 2, carried=True),
     )
-    carried = (*BIASES, *SCALES, KERNELS[1])
-    return Plan("p", None, exchanges, credit=2, carried=carried, steps_per_execution=steps)
+    return Plan("p", None, exchanges, credit=2, steps_per_execution=steps)
 
 
 def thin_plan() -> Plan:
     """Sends two kernels in low rank, in one bucket, and carries the small weights."""
-    small = (*BIASES, *SCALES)
-    buckets = (small, KERNELS[2:], KERNELS[:2])
+    small = PlannedExchange((*BIASES, *SCALES), carried=True)
     return Plan(
         "thin",
         None,
-        tuple(map(PlannedExchange, buckets)),
+        (small, PlannedExchange(KERNELS[2:]), PlannedExchange(KERNELS[:2])),
         credit=2,
-        carried=small,
         low_rank=(InLowRank(2, KERNELS[:2]),),
         steps_per_execution=2,
     )
