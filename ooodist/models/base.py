@@ -40,7 +40,7 @@ class ModelConfig(Checked):
     last layer keeps random ones if the file has it in other shapes, as for other classes. Models of
     keras.applications also take ``imagenet``. ``freeze``: layers that are not trained, by name or
     pattern, as ``stage_0*``; with ``!`` in front, one takes its layers out of those before:
-    ``['*', '!predictions']``. Layers of an inner model are ``inner/layer``. A frozen batch
+    ``['*', '!predictions']``. Layers inside others are ``outer/inner``. A frozen batch
     normalization runs in inference mode.
     """
 

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 import keras
 
+from ooodist.compat.keras_model import layers_of
 from ooodist.errors import UserError
 
 logger = logging.getLogger("ooodist")
@@ -24,7 +25,7 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> None:
 
     Args:
         model: is built.
-        patterns: of a shell, as ``stage_0*``. A layer of an inner model has the name
+        patterns: of a shell, as ``stage_0*``. A layer of an inner model or layer has the name
             ``inner/layer``, and ``inner`` names all of them. With ``!`` in front, a pattern takes
             its layers out of those that earlier ones name.
 
@@ -34,7 +35,7 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> None:
     if not patterns:
         return
     layers = list(layers_with_weights(model))
-    frozen: set[str] = set()
+    trained = {name for name, _ in layers}
     for index, pattern in enumerate(patterns):
         wanted = pattern.removeprefix(LEFT_OUT)
         named = {name for name, _ in layers if _is_named(name, wanted)}
@@ -44,30 +45,33 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> None:
                 f"model.freeze[{index}] is {pattern!r}, which names no layer with weights of model "
                 f"{model.name}; the nearest names are {', '.join(near)}"
             )
-        frozen = frozen | named if wanted == pattern else frozen - named
+        trained = trained - named if wanted == pattern else trained | named
     for name, layer in layers:
-        if name in frozen:
+        # Keras would freeze the inner layers that are to be trained, too.
+        if not any(f"{each}/".startswith(f"{name}/") for each in trained):
             layer.trainable = False
     if not model.trainable_variables:
         raise UserError(
             f"model.freeze is {list(patterns)}, which leaves nothing of model {model.name} to "
             f"train; take a layer out, as {LEFT_OUT}{layers[-1][0]}"
         )
-    trained = sum(math.prod(weight.shape) for weight in model.trainable_variables)
+    number = sum(math.prod(weight.shape) for weight in model.trainable_variables)
     logger.info(
-        "model %s: %d of %d layers with weights are frozen; %s of %s parameters are trained",
-        *(model.name, len(frozen), len(layers), f"{trained:,}", f"{model.count_params():,}"),
+        "model %s: %s of %s parameters are trained, as model.freeze names layers",
+        *(model.name, f"{number:,}", f"{model.count_params():,}"),
     )
 
 
-def layers_with_weights(model: keras.Model, prefix: str = "") -> Iterator[tuple[str, keras.Layer]]:
-    """The layers of a model and of its inner models that have weights, by name, in their order."""
-    for layer in model.layers:
-        name = f"{prefix}{layer.name}"
-        if isinstance(layer, keras.Model):
-            yield from layers_with_weights(layer, f"{name}/")
-        elif layer.weights:
-            yield name, layer
+def layers_with_weights(layer: keras.Layer, prefix: str = "") -> Iterator[tuple[str, keras.Layer]]:
+    """The layers within a layer or model that have weights, by name; outer ones come first."""
+    is_model = isinstance(layer, keras.Model)
+    for inner in (
+        layer.layers if is_model else layers_of(layer, include_self=False, recursive=False)
+    ):
+        if inner.weights:
+            name = f"{prefix}{inner.name}"
+            yield name, inner
+            yield from layers_with_weights(inner, f"{name}/")
 
 
 def _is_named(name: str, pattern: str) -> bool:
