@@ -64,6 +64,9 @@ NOT_RUN = {
     "python -m ooodist.checkpoint": "tests/checkpoint",
     "mpirun -np 8 python -m ooodist.train": "tests/emulation/test_emulate.py",
     "mpirun -np 32": "tests/job/test_division.py",
+    "python -m ooodist.train --set 'model={name: resnet20, width: 8, blocks_per_stage: 1}": (
+        "tests/job/test_fine_tuning.py"
+    ),
     "python -m ooodist.train --set 'model={name: resnet20, width:": "tests/zoo",
     "python -m ooodist.train --help": "tests/test_train.py",
     "python -m ooodist.train --print-config": "tests/config",
@@ -73,6 +76,9 @@ NOT_RUN = {
         "tests/test_tracking.py"
     ),
     "python -m ooodist.train --config examples/augmented.yaml": "tests/data/kinds/test_layers.py",
+    "ooodist-launch -np 2 -- python -m ooodist.train --config examples/fine_tune.yaml": (
+        "tests/job/test_fine_tuning.py"
+    ),
     "ooodist-launch -np 2 -- python -m ooodist.train": "tests/data",
     "python -m ooodist.launch --engine horovod --hosts": "tests/launcher/ssh",
 }
@@ -245,7 +251,9 @@ def test_what_is_wrong_in_a_command_is_found(command: str) -> None:
 def test_files_that_commands_name_are_there_and_each_example_is_named() -> None:
     words = [word for command in COMMANDS for word in shlex.split(command, comments=True)]
     named = {word for word in words if re.match(r"(examples|launch|scripts)/", word)}
-    named |= {f"examples/{name}.py" for name in re.findall(r"examples\.(\w+):", " ".join(words))}
+    files = [name for name in named if name.endswith(".yaml")]
+    texts = " ".join([*words, *((ROOT / name).read_text("utf-8") for name in files)])
+    named |= {f"examples/{name}.py" for name in re.findall(r"examples\.(\w+):", texts)}
     for name in named:
         assert (ROOT / name).is_file(), name
     programs = {f"examples/{path.name}" for path in (ROOT / "examples").iterdir()}

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import keras
@@ -76,22 +75,37 @@ def without_initializing() -> Iterator[list[keras.Variable]]:
         yield made
 
 
-def assigning_to_those_with_values() -> AbstractContextManager[None]:
+@contextlib.contextmanager
+def assigning_to_those_with_values(
+    may_differ: Sequence[keras.Variable] = (),
+) -> Iterator[list[keras.Variable]]:
     """Assigns values to variables that have one already in a block; to others, nothing.
 
     A value of another shape is refused for either, as Keras does. So a file of the whole model can
     be loaded into a part of it, with memory for one array at a time.
+
+    Args:
+        may_differ: of these, the first that is given a value of another shape stays as it is, and
+            so do all that are given theirs after it.
+
+    Yields a list of those that stay, which grows.
     """
-    plain = keras.Variable.assign
+    plain, stay = keras.Variable.assign, list[keras.Variable]()
+    ids = {id(variable) for variable in may_differ}
 
     def assign(variable: keras.Variable, value: Any) -> Any:
+        fits = tuple(value.shape) == tuple(variable.shape)
+        if id(variable) in ids and (stay or not fits):
+            stay.append(variable)
+            return value
         if has_value(variable):
             return plain(variable, value)
-        if tuple(value.shape) != tuple(variable.shape):
+        if not fits:
             raise ValueError(f"{variable.path} has shape {variable.shape}, not {value.shape}")
         return value
 
-    return replaced(keras.Variable, assign=assign)
+    with replaced(keras.Variable, assign=assign):
+        yield stay
 
 
 def build_without_values(

@@ -11,9 +11,9 @@ _INSIDE_FIT = "_use_cached_eval_dataset"
 
 
 def layers_of(
-    model: keras.Model, *, include_self: bool = True, recursive: bool = True
+    model: keras.Layer, *, include_self: bool = True, recursive: bool = True
 ) -> list[keras.Layer]:
-    """The layers of a model, also those inside other layers: ``Layer._flatten_layers``.
+    """The layers of a model or layer, also those inside others: ``Layer._flatten_layers``.
 
     The public ``layers`` has only those of the model itself, and a layer has no such attribute.
     The name is as old as tf.keras.

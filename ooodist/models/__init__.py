@@ -27,6 +27,7 @@ from ooodist.models.applications import (
 )
 from ooodist.models.base import DataDescription, ModelConfig
 from ooodist.models.densenet import DenseNetConfig, build_densenet
+from ooodist.models.freezing import freeze
 from ooodist.models.function import FunctionConfig, build_from_function
 from ooodist.models.lstm import LstmConfig, build_lstm
 from ooodist.models.mlp import MlpConfig, build_mlp
@@ -115,4 +116,5 @@ def build(config: ModelConfig, data: DataDescription) -> keras.Model:
     model = _BUILDERS[type(config)](config, data)
     if config.weights_file is not None:
         load_start_weights(model, config.weights_file)
+    freeze(model, config.freeze)
     return model

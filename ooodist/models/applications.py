@@ -6,7 +6,13 @@ from typing import Any, ClassVar
 import keras
 
 from ooodist.errors import UserError
-from ooodist.models.base import IMAGENET, DataDescription, ModelConfig, finish
+from ooodist.models.base import (
+    IMAGENET,
+    DataDescription,
+    ImageModelConfig,
+    dense_head,
+    finish,
+)
 from ooodist.models.imagenet import copy_imagenet_weights
 from ooodist.models.interface import image_input, num_outputs
 from ooodist.util.yaml_dataclass import Fraction
@@ -16,7 +22,7 @@ MIN_IMAGE_SIZE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApplicationConfig(ModelConfig):
+class ApplicationConfig(ImageModelConfig):
     """Settings common to all of these models: ``weights`` may be ``imagenet``.
 
     Each class has the name of the function in keras.applications, and Config behind it.
@@ -123,6 +129,10 @@ def build_application(config: ApplicationConfig, data: DataDescription) -> keras
         classifier_activation=None,
         **config.options,
     )
+    logits = model.outputs[0]
+    if config.dropout and isinstance(model.layers[-1], keras.layers.Dense):  # MobileNetV3 has it
+        logits = dense_head(model.layers[-1].input, outputs, config)
+    model = finish(inputs, logits, config.name)
     if config.weights == IMAGENET:
         copy_imagenet_weights(model, application, config.options, config.name)
-    return finish(inputs, model.outputs[0], config.name)
+    return model

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol
 import keras
 
 from ooodist.errors import UserError
-from ooodist.util.yaml_dataclass import Checked
+from ooodist.util.yaml_dataclass import Checked, Fraction
 
 IMAGENET = "imagenet"
 PRETRAINING = "pretraining"  # the task of data masked_text
@@ -36,8 +36,12 @@ class DataDescription(Protocol):
 class ModelConfig(Checked):
     """Settings of a model; subclasses add their sizes.
 
-    ``weights``: initial weights, a ``.keras`` or ``.weights.h5`` file, or None for random ones.
-    Models of keras.applications also take ``imagenet``.
+    ``weights``: initial weights, a ``.keras`` or ``.weights.h5`` file, or None for random ones; the
+    last layer keeps random ones if the file has it in other shapes, as for other classes. Models of
+    keras.applications also take ``imagenet``. ``freeze``: layers that are not trained, by name or
+    pattern, as ``stage_0*``; with ``!`` in front, one takes its layers out of those before:
+    ``['*', '!predictions']``. Layers inside others are ``outer/inner``. A frozen batch
+    normalization runs in inference mode.
     """
 
     keys_at: ClassVar[str] = "model"
@@ -46,6 +50,7 @@ class ModelConfig(Checked):
     has_imagenet_weights: ClassVar[bool] = False
 
     weights: str | None = None
+    freeze: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises UserError for a value that is invalid whatever the data."""
@@ -68,6 +73,20 @@ class ModelConfig(Checked):
     def weights_file(self) -> str | None:
         """The file with the initial weights, if they come from one."""
         return None if self.weights == IMAGENET else self.weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageModelConfig(ModelConfig):
+    """Settings common to convolutional networks: ``dropout`` of the last layer's input."""
+
+    dropout: Fraction = 0.0
+
+
+def dense_head(x: keras.KerasTensor, outputs: int, config: ImageModelConfig) -> keras.KerasTensor:
+    """The last layer, with its dropout: (batch, channels) to logits (batch, outputs)."""
+    if config.dropout:
+        x = keras.layers.Dropout(config.dropout, name="dropout")(x)
+    return keras.layers.Dense(outputs, name="predictions")(x)
 
 
 def finish(inputs: Any, outputs: keras.KerasTensor, name: str) -> keras.Model:

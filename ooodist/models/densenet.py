@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 import keras
 
-from ooodist.models.base import DataDescription, ModelConfig, finish
+from ooodist.models.base import DataDescription, ImageModelConfig, dense_head, finish
 from ooodist.models.interface import image_input, num_outputs
 from ooodist.util.yaml_dataclass import Count
 
@@ -22,7 +22,7 @@ MIN_IMAGE_SIZE = 32  # pixels per side: they are halved five times
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenseNetConfig(ModelConfig):
+class DenseNetConfig(ImageModelConfig):
     """Settings of a DenseNet.
 
     ``depth``: 121, 169 or 201; ``growth_rate``: channels that each layer adds. With 32, it has the
@@ -55,7 +55,7 @@ def build_densenet(config: DenseNetConfig, data: DataDescription) -> keras.Model
             x = keras.layers.Conv2D(channels, 1, use_bias=False, name=f"transition_{block}_conv")(x)
             x = keras.layers.AveragePooling2D(2, name=f"transition_{block}_pool")(x)
     x = keras.layers.GlobalAveragePooling2D(name="pool")(_norm_relu(x, "head"))
-    return finish(inputs, keras.layers.Dense(outputs, name="predictions")(x), config.name)
+    return finish(inputs, dense_head(x, outputs, config), config.name)
 
 
 def _layer(x: keras.KerasTensor, growth_rate: int, name: str) -> keras.KerasTensor:

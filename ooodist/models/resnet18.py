@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import keras
 
-from ooodist.models.base import DataDescription, ModelConfig, finish
+from ooodist.models.base import DataDescription, ImageModelConfig, dense_head, finish
 from ooodist.models.interface import image_input, num_outputs
 from ooodist.util.yaml_dataclass import Count
 
@@ -18,7 +18,7 @@ MIN_IMAGE_SIZE = 32  # pixels per side: they are halved five times
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNet18Config(ModelConfig):
+class ResNet18Config(ImageModelConfig):
     """Settings of ResNet-18.
 
     ``width``: channels of the first stage, doubled in each of the three others.
@@ -51,7 +51,7 @@ def build_resnet18(config: ResNet18Config, data: DataDescription) -> keras.Model
             stride = 2 if stage > 0 and block == 0 else 1
             x = _basic_block(x, config.width * 2**stage, stride, f"stage_{stage}_block_{block}")
     x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
-    return finish(inputs, keras.layers.Dense(outputs, name="predictions")(x), config.name)
+    return finish(inputs, dense_head(x, outputs, config), config.name)
 
 
 def _basic_block(x: keras.KerasTensor, filters: int, stride: int, name: str) -> keras.KerasTensor:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import keras
 
-from ooodist.models.base import DataDescription, ModelConfig, finish
+from ooodist.models.base import DataDescription, ImageModelConfig, dense_head, finish
 from ooodist.models.interface import image_input, num_outputs
 from ooodist.models.layers import PaddedShortcut
 from ooodist.util.yaml_dataclass import Count
@@ -17,7 +17,7 @@ NUM_STAGES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNet20Config(ModelConfig):
+class ResNet20Config(ImageModelConfig):
     """Settings of a residual network for small images.
 
     ``blocks_per_stage``: n in the paper (3: ResNet-20, 9: ResNet-56); ``width``: channels of the
@@ -44,7 +44,7 @@ def build_resnet20(config: ResNet20Config, data: DataDescription) -> keras.Model
                 x, config, config.width * 2**stage, stride, f"stage_{stage}_block_{block}"
             )
     x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
-    return finish(inputs, keras.layers.Dense(outputs, name="predictions")(x), config.name)
+    return finish(inputs, dense_head(x, outputs, config), config.name)
 
 
 def _residual_block(

@@ -14,6 +14,7 @@ import keras
 
 from ooodist.compat.keras_deferred import assigning_to_those_with_values, has_value
 from ooodist.errors import UserError
+from ooodist.models.freezing import layers_with_weights
 
 logger = logging.getLogger("ooodist")
 
@@ -28,44 +29,61 @@ class _SavedLayer:
 
 
 def load_start_weights(model: keras.Model, path: str) -> None:
-    """Sets all weights of ``model`` to those in the ``.keras`` or ``.weights.h5`` file.
+    """Sets the weights of ``model`` to those in the ``.keras`` or ``.weights.h5`` file.
 
+    The last layer may have other shapes there, as for other classes: it stays as initialized.
     Weights that have no value yet, or not on this rank, stay without one.
 
-    Raises UserError if the file cannot be read, or if it does not hold exactly the weights of this
-    model; the error names the first layer that differs.
+    Raises UserError if the file cannot be read, or if it does not hold exactly the other weights of
+    this model; the error names the first layer that differs.
     """
     file = Path(path).expanduser()
     if not file.is_file():
         raise UserError(f"model.weights is {path!r}, but there is no such file; check the path.")
     try:
         saved = _saved_layers(file)
-        fits = _load(model, file) and _num_weights(saved) == len(model.weights)
+        left = _load(model, file)
     except (OSError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
         raise UserError(
             f"model.weights is {path!r}, which is no complete Keras weights file ({error}); "
             "write it again with model.save or model.save_weights."
         ) from error
-    if not fits:
+    number = len(model.weights)
+    if left is None or len(left) == number or _num_weights(saved) != number:
         raise UserError(
             f"model.weights is {path!r}, which does not fit model {model.name}: "
             f"{_first_difference(model, saved)}. Give the model the sizes that the file was "
-            "written with, or leave model.weights out."
+            "written with (only the last layer may have others), or leave model.weights out."
         )
     if any(map(has_value, model.weights)):
-        logger.info("model %s starts from the weights in %s", model.name, file)
+        kept = ", ".join(weight.path for weight in left)
+        except_for = f"; {kept} have other shapes there and start as initialized" if left else ""
+        logger.info("model %s starts from the weights in %s%s", model.name, file, except_for)
 
 
-def _load(model: keras.Model, file: Path) -> bool:
-    """Loads the file; returns whether it has every weight of the model, with its shape."""
-    with warnings.catch_warnings(record=True) as caught, assigning_to_those_with_values():
+def _load(model: keras.Model, file: Path) -> list[keras.Variable] | None:
+    """Loads the file into the model.
+
+    Returns:
+        the weights of the last layer that do not fit; None if others do not.
+    """
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        assigning_to_those_with_values(may_differ=_last_weights(model)) as left,
+    ):
         try:
             model.load_weights(file)
         except ValueError:
-            return False
+            return None
     for warning in caught:
         logger.warning("while reading %s: %s", file, warning.message)
-    return True
+    return left
+
+
+def _last_weights(model: keras.Model) -> list[keras.Variable]:
+    """Those of the last layer that has any."""
+    *_, last = [[], *(layer.weights for _, layer in layers_with_weights(model))]
+    return last
 
 
 def _saved_layers(file: Path) -> dict[str, _SavedLayer]:

@@ -238,6 +238,21 @@ def test_a_file_is_loaded_into_those_that_have_values(tmp_path: Path) -> None:
         other.assign(tf.zeros(other.shape))
 
 
+def test_some_may_differ_from_the_first_that_does() -> None:
+    layer = a_layer()
+    kernel, bias = layer.get_weights()
+    with keras_deferred.assigning_to_those_with_values(may_differ=layer.weights) as stay:
+        layer.bias.assign(bias + 1)
+        assert stay == []
+        layer.kernel.assign(np.ones((3, 4)))
+        layer.bias.assign(bias + 2)
+        assert [variable.name for variable in stay] == ["kernel", "bias"]
+        with pytest.raises(ValueError, match="shape"):
+            a_layer().kernel.assign(np.ones((3, 4)))
+    np.testing.assert_array_equal(layer.kernel.numpy(), kernel)
+    np.testing.assert_array_equal(layer.bias.numpy(), bias + 1)
+
+
 def test_memory_first_and_initial_values_later() -> None:
     expected = build().layers[-1].kernel.numpy()
     kernel = made_without_values(build).layers[-1].kernel

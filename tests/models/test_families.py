@@ -1,6 +1,7 @@
 """Every family, small: learns, has independent start weights, saves, runs in mixed precision."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -116,3 +117,20 @@ def test_mixed_precision(name: str, policy: str) -> None:
     assert all(v.dtype == "float32" for v in model.trainable_variables)
     compute_types = {layer.compute_dtype for layer in model.layers}
     assert policy.removeprefix("mixed_") in compute_types
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet20_batch", "resnet18", "densenet", "mobilenet_v2", "mobilenet_v3_large"]
+)
+def test_dropout_of_the_last_layers_input(name: str) -> None:
+    config, data = SMALL[name]
+    plain, model = (build(replace(config, dropout=rate), data) for rate in (0.0, 0.5))
+    assert [v.path for v in model.weights] == [v.path for v in plain.weights]
+    model.set_weights(plain.get_weights())
+    for layer in (*plain.layers, *model.layers):
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.trainable = False
+    x, _ = random_batch(data, batch=2)
+    expected = plain(x, training=True)
+    np.testing.assert_array_equal(model(x, training=False), expected)
+    assert not np.array_equal(model(x, training=True), expected)

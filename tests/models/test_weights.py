@@ -1,5 +1,6 @@
 """Start weights from a file."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from ooodist.errors import UserError
-from ooodist.models import build
+from ooodist.models import build, load_start_weights
 from ooodist.models.mlp import MlpConfig
 from ooodist.models.transformers.gpt import GptConfig
 
@@ -69,11 +70,57 @@ def test_other_sizes_name_the_first_layer_and_both_shapes(file_name: str, tmp_pa
     assert str(path) in message
 
 
-def test_other_number_of_classes(tmp_path: Path) -> None:
-    path = tmp_path / "mlp.keras"
-    build(MLP, images(num_classes=5)).save(path)
-    message = _error(replace(MLP, weights=str(path)), images(num_classes=9))
-    assert "layer predictions has shapes (6, 9), (9,) in the model" in message
+@pytest.mark.parametrize("file_name", ["start.keras", "start.weights.h5"])
+@pytest.mark.parametrize("name", ["mlp", "resnet20_batch", "vit_token", "bert_classes"])
+def test_the_last_layer_may_be_of_other_classes(
+    name: str, file_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, data = SMALL[name]
+    path = tmp_path / file_name
+    trained = build(config, replace(data, num_classes=7))
+    trained.save(path) if path.suffix == ".keras" else trained.save_weights(path)
+    keras.utils.set_random_seed(1)
+    *_, kernel, bias = build(config, data).weights
+    keras.utils.set_random_seed(1)
+    with caplog.at_level(logging.INFO, "ooodist"):
+        started = build(replace(config, weights=str(path)), data)
+    expected = [*trained.weights[:-2], kernel, bias]
+    for one, other in zip(expected, started.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert caplog.messages == [
+        f"model {config.name} starts from the weights in {path}; predictions/kernel, "
+        "predictions/bias have other shapes there and start as initialized"
+    ]
+
+
+def test_the_last_layer_of_an_inner_model(tmp_path: Path) -> None:
+    path = str(tmp_path / "inner.keras")
+    trained = in_a_model(build(MLP, images(num_classes=7)))
+    trained.save(path)
+    started = in_a_model(build(MLP, images()))
+    load_start_weights(started, path)
+    for one, other in zip(trained.weights[:-2], started.weights[:-2], strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(UserError, match="layer dense_1 has shapes"):
+        load_start_weights(in_a_model(build(MlpConfig(layers=(8, 7)), images())), path)
+
+
+def in_a_model(model: keras.Model) -> keras.Model:
+    return keras.Sequential([keras.Input(model.input_shape[1:]), model])
+
+
+def test_a_table_that_is_the_first_layer_too_must_fit(tmp_path: Path) -> None:
+    path = str(tmp_path / "gpt.keras")
+    build(GptConfig(**SMALL_BLOCKS), tokens(num_classes=13)).save(path)
+    message = _error(GptConfig(**SMALL_BLOCKS, weights=path), tokens())
+    assert "layer tokens has shapes (11, 16) in the model, but shapes (13, 16)" in message
+
+
+def test_a_file_of_which_nothing_fits(tmp_path: Path) -> None:
+    path = str(tmp_path / "linear.keras")
+    build(MlpConfig(layers=()), images(num_classes=7)).save(path)
+    message = _error(MlpConfig(layers=(), weights=path), images())
+    assert "layer predictions has shapes (192, 5), (5,) in the model" in message
 
 
 def test_more_layers_in_the_file_are_not_dropped(tmp_path: Path) -> None:

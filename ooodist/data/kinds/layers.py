@@ -47,7 +47,8 @@ def with_layers(data: Data, config: DataLayers, share: Share) -> Data:
     """The data with the layers applied, or as it is if there are none.
 
     Raises:
-        UserError: a layer cannot be applied to x.
+        UserError: a layer cannot be applied to x, or x of training and validation would differ in
+            shape.
     """
     augment: Layers = () if isinstance(config.augment, bool) else config.augment
     if not config.preprocess and not augment:
@@ -61,7 +62,13 @@ def with_layers(data: Data, config: DataLayers, share: Share) -> Data:
     seeds = _SampleSeeds()
     sample = tf.zeros((1, *data.input_spec.shape), data.input_spec.dtype)
     before, sample = _made("preprocess", config.preprocess, sample, seeds, training=False)
-    behind, _ = _made("augment", augment, sample, seeds, training=True)
+    behind, augmented = _made("augment", augment, sample, seeds, training=True)
+    if data.validation is not None and augmented.shape != sample.shape:
+        raise UserError(
+            f"data.augment turns x of shape {tuple(sample.shape[1:])} into shape "
+            f"{tuple(augmented.shape[1:])}, but validation keeps the former; let it end with "
+            "resizing to that shape, or change the shape in data.preprocess"
+        )
 
     def preprocessed(x: tf.Tensor, y: Any) -> Any:
         return before(x), y

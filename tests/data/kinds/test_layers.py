@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -83,6 +84,15 @@ def test_preprocessing_is_for_validation_too_and_comes_first() -> None:
         assert x.numpy().max() <= 0
 
 
+@pytest.mark.parametrize("model", ["resnet50", "densenet", "mobilenet_v2"])
+def test_a_model_of_keras_has_its_own_function(model: str) -> None:
+    own = f"keras.applications.{model}:preprocess_input"
+    colors = "name: digits, channels: 3, preprocess: [{name: rescaling, scale: 255}"
+    (x,), (plain,) = images(load(f"{colors}, '{own}']"), 1), images(load(f"{colors}]"), 1)
+    function = importlib.import_module(f"keras.applications.{model}").preprocess_input
+    np.testing.assert_allclose(x, function(plain), rtol=1e-6, atol=1e-5)
+
+
 def test_layers_are_not_in_the_precision_of_the_model() -> None:
     keras.config.set_dtype_policy("mixed_float16")
     try:
@@ -107,6 +117,10 @@ def test_layers_are_not_in_the_precision_of_the_model() -> None:
             "data.augment[0]: random_flip cannot be applied to x, which is float32 (3,)",
         ),
         ("name: npz, path: x, augment: true", "data.augment is true; it must be a list"),
+        (
+            "name: digits, augment: [{name: random_crop, height: 6, width: 5}]",
+            "data.augment turns x of shape (8, 8, 1) into shape (6, 5, 1), but validation keeps",
+        ),
         ("name: digits, preprocess: ['users_layers:no']", "module users_layers has no 'no'"),
         ("name: digits, preprocess: ['users_layers:noisy']", "users_layers:noisy cannot be appl"),
         ("name: text, augment: [random_flip]", "there is no key data.augment"),
