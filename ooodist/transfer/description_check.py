@@ -10,6 +10,7 @@ import numpy as np
 
 from ooodist.errors import UserError
 from ooodist.step.backward import named_variables
+from ooodist.transfer.graph.description import Term
 from ooodist.transfer.graph.keras_described import description_of, weights_of
 from ooodist.transfer.graph.keras_graph import graph_of
 from ooodist.transfer.mapping.transform import transform
@@ -107,20 +108,23 @@ def _randomize(model: keras.Model, random: np.random.Generator) -> None:
 
 
 def _check_scaling(model: keras.Model, layer: keras.Layer, inputs: list[np.ndarray]) -> None:
-    """Doubles the weights that the output of the layer is to be proportional to."""
+    """Scales the weights that each unit of the layer's output is to be proportional to."""
     description = description_of(layer)
     assert description is not None
     body = keras.Model(model.inputs, model.layers[-1].input)
     before = _outputs(body, inputs)
+    factors = np.linspace(0.5, 2, before.shape[-1])
     for attribute, variable in weights_of(layer, description).items():
         if attribute in description.scaling:
             added = float(attribute in description.one_plus)
-            variable.assign(2 * (variable + added) - added)
-    after = _outputs(body, inputs)
-    if description.scaling and np.abs(after - 2 * before).max() > SAME * np.abs(after).max():
+            at = description.terms[attribute].index(Term(description.output))
+            along = factors.reshape([-1 if n == at else 1 for n in range(len(variable.shape))])
+            variable.assign((np.asarray(variable) + added) * along - added)
+    expected, after = before * factors, _outputs(body, inputs)
+    if description.scaling and np.abs(after - expected).max() > SAME * np.abs(expected).max():
         raise UserError(
-            f"the description of {type(layer).__name__} is wrong: its output is not proportional "
-            f"to {', '.join(description.scaling)}, all together, as scaling has it"
+            f"the description of {type(layer).__name__} is wrong: the units of its output are "
+            f"not proportional to {', '.join(description.scaling)}, all together, as scaling says"
         )
 
 

@@ -105,9 +105,11 @@ TABLE = LayerDescription({"rows": "rows(words) out"}, output="out", scaling=("ro
 class Cached(layers.MultiHeadAttention):  # type: ignore[misc, unused-ignore]
     """Keras's attention with a call of its own, as KerasHub's."""
 
-    def call(self, query: Any, value: Any, key: Any = None, cache: Any = None) -> Any:
+    def call(
+        self, query: Any, value: Any, key: Any = None, attention_mask: Any = None, cache: Any = None
+    ) -> Any:
         assert cache is None
-        return super().call(query, value, key)
+        return super().call(query, value, key, attention_mask=attention_mask)
 
 
 CACHED = LayerDescription(like=layers.MultiHeadAttention, inputs={"query": "x", "value": "y"})

@@ -92,7 +92,7 @@ WRONG: dict[str, tuple[Callable[[int], Any], LayerDescription]] = {
     ),
     "the wrong output": (
         lambda units: Attention(2, 2, 3, 2),
-        replace(ATTENTION, output="value"),
+        replace(ATTENTION, output="value", scaling=()),
     ),
 }
 

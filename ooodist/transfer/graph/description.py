@@ -70,7 +70,8 @@ class LayerDescription:
             the first argument has the units ``x``.
         averaged: names of the units of which the layer takes a mean, or a mean of squares; some
             weight has them.
-        scaling: weights that the output is proportional to, all together.
+        scaling: the weights, if there are some, that each unit of the output is proportional to,
+            all together. They have an axis of the output's units.
         kind: what it computes; only layers of the same kind match. By default the name of the
             class. A ``RMSNormalization``, with the weight ``scale``, has any larger width.
         like: in place of all others: a class of Keras, such as the base class, that computes the
@@ -103,10 +104,10 @@ class LayerDescription:
                     f"weights; these are {', '.join(sorted(named)) or 'none'}"
                 )
         for each in self.scaling:
-            if each not in self.weights:
+            if Term(self.output) not in self.terms.get(each, ()):
                 raise UserError(
-                    f"a layer's description has {each} in scaling, and not in weights, which are "
-                    f"{', '.join(self.weights) or 'none'}"
+                    f"a layer's description has {each} in scaling, which is none of its weights "
+                    f"with an axis of the output's units ({self.output or 'unknown'})"
                 )
 
     @functools.cached_property

@@ -45,21 +45,17 @@ def described(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: C
     _add_spaces(spaces, description, variables)
     for name in description.averaged:
         channels.average(spaces[name])
-    dots = [a for a in variables if any(term.use == "dot" for term in description.terms[a])]
+    named = {
+        "averaged": description.averaged,
+        "dots": [a for a in variables if any(term.use == "dot" for term in description.terms[a])],
+        "one_plus": [a for a in description.one_plus if a in variables],
+        "scaling": [a for a in description.scaling if a in variables],
+    }
     node = builder.operator(
         layer.name,
         description.kind or type(layer).__name__,
         [value for _, value in inputs],
-        **{
-            key: " ".join(names)
-            for key, names in {
-                "averaged": description.averaged,
-                "dots": dots,
-                "one_plus": description.one_plus,
-                "scaling": description.scaling,
-            }.items()
-            if names
-        },
+        **{key: " ".join(names) for key, names in named.items() if names},
     )
     for attribute, variable in variables.items():
         terms = zip(description.terms[attribute], variable.shape, strict=True)

@@ -91,6 +91,12 @@ DESCRIPTIONS = {
                 "position_embedding.embeddings": "rows(places) out",
             },
             output="out",
+            scaling=(
+                "class_token",
+                "patch_embedding.kernel",
+                "patch_embedding.bias",
+                "position_embedding.embeddings",
+            ),
         ),
         "models.dinov2.dinov2_layers.DINOV2LayerScale": _LAYER_SCALE,
         "models.dinov3.dinov3_layers.DINOV3LayerScale": _LAYER_SCALE,

@@ -44,8 +44,8 @@ def _constant(call: Call) -> float | None:
     ]
     if len(call.inputs) > 1 or len(others) != 1 or isinstance(others[0], keras.Variable):
         return None
-    value = np.asarray(others[0])
-    return float(value.astype(np.float32).item()) if value.size == 1 else None
+    value = np.asarray(others[0]).astype(np.float64)
+    return value.item() if value.size == 1 and np.isfinite(value).all() else None
 
 
 def concatenated(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:

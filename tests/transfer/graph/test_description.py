@@ -31,7 +31,11 @@ def test_axes_are_read() -> None:
         ({"weights": {"q": "dot(key) out"}}, "dot.. on an axis of q that is not the last"),
         ({"weights": {"kernel": "sum(x) out"}, "output": "made"}, "has made as its output"),
         ({"weights": {"scale": "x"}, "averaged": ("y",)}, "has y in averaged"),
-        ({"weights": {"scale": "x"}, "scaling": ("gamma",)}, "has gamma in scaling"),
+        ({"weights": {"s": "x"}, "output": "x", "scaling": ("t",)}, "has t in scaling"),
+        (
+            {"weights": {"a": "sum(x) y", "b": "sum(y) z"}, "output": "z", "scaling": ("a",)},
+            r"has a in scaling, .* axis of the output's units \(z\)",
+        ),
         ({"output": "x", "inputs": {"query": "q"}}, "these are q"),
     ],
 )

@@ -118,10 +118,12 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "Mistral": (mistral, lambda: mistral(16, 2)),
     "BERT": (bert, lambda: bert(16, 4)),
     "ViT": (vit, lambda: vit(16, 4)),
+    "ViT, 1.5 times": (vit, lambda: vit(12, 3)),
 }
 DATA = {
     "BERT": lambda: texts() | {"segment_ids": np.zeros((3, LENGTH), np.int32)},
     "ViT": images,
+    "ViT, 1.5 times": images,
 }
 
 
