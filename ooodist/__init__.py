@@ -28,12 +28,15 @@ if TYPE_CHECKING:
     from ooodist.step.optimizer import apply
     from ooodist.step.tape import DistributedGradientTape
     from ooodist.trainer.fit import flush, whole
+    from ooodist.transfer.description_check import check_description
+    from ooodist.transfer.graph.description import LayerDescription, describe_layer
     from ooodist.zoo.start import warm_start
 
 __version__ = "0.1.0"
 __all__ = [
     "DistributedGradientTape",
     "Feature",
+    "LayerDescription",
     "UserError",
     "WorkerError",
     "allgather",
@@ -43,6 +46,8 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_object",
+    "check_description",
+    "describe_layer",
     "distribute",
     "flush",
     "init",
@@ -68,6 +73,9 @@ _HOME = {
     "pipelined": "ooodist.job.pipelined",
     "run": "ooodist.launcher.function.start",
     "warm_start": "ooodist.zoo.start",
+    "LayerDescription": "ooodist.transfer.graph.description",
+    "describe_layer": "ooodist.transfer.graph.description",
+    "check_description": "ooodist.transfer.description_check",
     "put_recurrent_gradients_after_loop": "ooodist.graph.recurrent",
     "flush": "ooodist.trainer.fit",
     "whole": "ooodist.trainer.fit",

@@ -19,6 +19,8 @@ def check(model: Any, variables: Sequence[Any]) -> None:
     assert_type(ooodist.local_size(), int)
     assert_type(ooodist.DistributedGradientTape(order="first_k", k=1), DistributedGradientTape)
     assert_type(ooodist.warm_start(model, "zoo"), WarmStart | None)
+    ooodist.describe_layer(type(model), ooodist.LayerDescription({"scale": "x"}, output="x"))
+    ooodist.check_description(lambda units: model, units=4)
     assert_type(str(ooodist.UserError("wrong")), str)
     ooodist.broadcast(variables)
     ooodist.allgather(ooodist.allreduce([1.0], average=False))

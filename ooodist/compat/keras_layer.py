@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -114,6 +116,25 @@ def rnn(*arguments: Any, **options: Any) -> tuple[Any, Any, Any]:
 
     result: tuple[Any, Any, Any] = backend.rnn(*arguments, **options)
     return result
+
+
+@contextlib.contextmanager
+def taking_symbols(layer: keras.Layer) -> Iterator[None]:
+    """In this block, inner layers take symbols for all arguments of their ``call``.
+
+    Keras's attention computes its output's shape in ``compute_output_spec`` (since Keras 3.0), with
+    the arguments of its own ``call``. A subclass whose ``call`` has more, as KerasHub's cached
+    attention, cannot be called with symbols then. That of ``Layer`` takes any arguments.
+    """
+    with contextlib.ExitStack() as stack:
+        for each in layer._flatten_layers(include_self=False):
+            taken = inspect.signature(each.compute_output_spec).parameters.values()
+            takes_any = any(one.kind == inspect.Parameter.VAR_KEYWORD for one in taken)
+            names = {one.name for one in taken}
+            if not takes_any and not names >= inspect.signature(each.call).parameters.keys():
+                general = partial(keras.Layer.compute_output_spec, each)
+                stack.enter_context(replaced(each, compute_output_spec=general))
+        yield
 
 
 def draw_from(layer: keras.Layer, seeds: keras.random.SeedGenerator) -> None:

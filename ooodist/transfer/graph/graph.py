@@ -101,6 +101,14 @@ class Node:
         """The shapes of the weights."""
         return tuple(weight.shape for weight in self.weights)
 
+    def kinds(self, setting: str) -> list[str]:
+        """The kinds of weights that a setting names."""
+        return str((self.settings or {}).get(setting, "")).split()
+
+    def added_to(self, weight: Weight) -> float:
+        """What the operator adds to a weight before it uses it: 1 or 0."""
+        return float(weight.kind in self.kinds("one_plus"))
+
 
 @dataclass(frozen=True)
 class Space:

@@ -100,6 +100,10 @@ class GraphBuilder:
         name = self._names[id(variable)]
         operator.weights.append(_Pending(name, kind, shape, checked, variable.trainable))
 
+    def has(self, variable: Any) -> bool:
+        """Whether this is a weight of the model, and not computed from some, as LoRA does."""
+        return id(variable) in self._names
+
     @property
     def last(self) -> int:
         """The number of the newest operator."""
@@ -137,23 +141,38 @@ class GraphBuilder:
             values.append(Value(shape, layout, node))
         return values
 
-    def graph(self, model: keras.Model) -> Graph:
-        """Makes the graph of what was added, and of the weights of the model that nothing uses."""
+    def graph(self, model: keras.Model, ends: Sequence[Value] = ()) -> Graph:
+        """Makes the graph of what was added, and of the weights of the model that nothing uses.
+
+        Args:
+            model: the model.
+            ends: its outputs, if they are known. What neither they nor any weights need is left
+                out, such as the operators that make an attention's mask.
+        """
         unused = [variable for variable in model.weights if id(variable) not in self._axes]
         if unused:
             self._fixed(self.operator("unused", "Unused", []), unused)
         numbering = channels.Numbering()
-        nodes = tuple(
-            Node(
-                each.name,
-                each.op,
-                each.inputs,
-                tuple(_weight(pending, numbering) for pending in each.weights),
-                each.settings,
-            )
-            for each in self._operators
-        )
-        return Graph(nodes, numbering.spaces)
+        kept = self._needed({value.node for value in ends} or {*range(len(self._operators))})
+        number_of = {number: place for place, number in enumerate(kept)}
+        nodes = []
+        for each in map(self._operators.__getitem__, kept):
+            weights = tuple(_weight(pending, numbering) for pending in each.weights)
+            inputs = tuple(number_of[source] for source in each.inputs)
+            settings = dict(each.settings)
+            if "tied" in settings:
+                settings["tied"] = number_of[settings["tied"]]
+            nodes.append(Node(each.name, each.op, inputs, weights, settings))
+        return Graph(tuple(nodes), numbering.spaces)
+
+    def _needed(self, ends: set[int]) -> list[int]:
+        """The inputs, these operators, those with weights, and all that they read."""
+        needed = set(ends)
+        for number in reversed(range(len(self._operators))):
+            each = self._operators[number]
+            if number in needed or each.weights or each.op == "Input":
+                needed |= {number, *each.inputs}
+        return sorted(needed)
 
 
 def _fits(axis: AxisOf, size: int) -> bool:

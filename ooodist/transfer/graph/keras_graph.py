@@ -46,6 +46,7 @@ def graph_of(model: keras.Model) -> Graph:
             before = builder.unknown(layer, before, [()])
         return builder.graph(model)
     inputs = builder.inputs(keras.tree.flatten(functional.inputs))
-    for value in keras_layers.walk(builder, functional, inputs):
+    outputs = keras_layers.walk(builder, functional, inputs)
+    for value in outputs:
         channels.freeze(value.layout, "output")
-    return builder.graph(model)
+    return builder.graph(model, outputs)

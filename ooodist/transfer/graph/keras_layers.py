@@ -20,6 +20,7 @@ from ooodist.models.layers import ClassToken, PaddedShortcut, PositionEmbedding,
 from ooodist.pipeline.stages import Call, calls_of_nodes, nodes_of
 from ooodist.transfer.graph import channels, keras_plain, keras_weighted
 from ooodist.transfer.graph.keras_builder import GraphBuilder, Value
+from ooodist.transfer.graph.keras_described import described, description_of
 from ooodist.transfer.graph.keras_functional import as_functional
 from ooodist.transfer.graph.keras_kinds import (
     ACROSS_UNITS,
@@ -42,8 +43,12 @@ def walk(builder: GraphBuilder, model: Any, given: Sequence[Value | None]) -> li
     None stands for an input of which nothing is known, such as a mask.
     """
     # Masks come last.
-    symbols = zip(map(id, keras.tree.flatten(model.inputs)), given, strict=False)
-    values = {symbol: value for symbol, value in symbols if value is not None}
+    symbols = zip(keras.tree.flatten(model.inputs), given, strict=False)
+    values = {
+        id(symbol): replace(value, shape=tuple(symbol.shape))  # there, all sizes may be known
+        for symbol, value in symbols
+        if value is not None
+    }
     for call in calls_of_nodes(nodes_of(model)):
         made = _apply(builder, call, values)
         values |= zip(map(id, call.outputs), made, strict=False)  # none for a mask
@@ -53,14 +58,18 @@ def walk(builder: GraphBuilder, model: Any, given: Sequence[Value | None]) -> li
 def _apply(builder: GraphBuilder, call: Call, values: Mapping[int, Value]) -> list[Value]:
     """Adds a call and returns its outputs; ``values``: by symbol id. Masks are constants."""
     layer = call.layer
-    given = [values[id(s)] for s in call.inputs if id(s) in values and s.dtype != "bool"]
+    known = [s for s in call.inputs if id(s) in values and s.dtype != "bool"]
+    given = [values[id(symbol)] for symbol in known]
     shapes = [tuple(symbol.shape) for symbol in call.outputs]
     if all(symbol.dtype == "bool" for symbol in call.outputs) or not given:
         return []
-    inner = as_functional(layer, call) if _is_composite(layer) else None
+    description = description_of(layer)
+    inner = as_functional(layer, call) if description is None and _is_composite(layer) else None
     if inner is not None:
-        return walk(builder, inner, [values.get(id(symbol)) for symbol in call.inputs])
-    rule = _rule(layer)
+        made = walk(builder, inner, [values.get(id(symbol)) for symbol in call.inputs])
+        return [replace(value, shape=shape) for value, shape in zip(made, shapes, strict=True)]
+    call = call._replace(inputs=tuple(known))
+    rule = _rule(layer) if description is None or description.like else described
     if rule is None:
         unknown = builder.unknown(layer, given, shapes)
         builder.note(**_range(layer))
@@ -75,6 +84,8 @@ def _apply(builder: GraphBuilder, call: Call, values: Mapping[int, Value]) -> li
             channels.freeze(layout)
             layout = channels.new(shape[-1], "fixed")
     made = [Value(shape, layout, node) for shape in shapes]
+    if rule is described:
+        return made
     return _activated(builder, layer, made)
 
 
@@ -124,6 +135,7 @@ def _in_1_to_3_dimensions(*names: str) -> tuple[type, ...]:
 _RULES: tuple[tuple[tuple[type, ...], Rule], ...] = (
     (NOISE, keras_plain.passed),
     ((layers.Dense,), keras_weighted.dense),
+    ((layers.EinsumDense,), keras_weighted.einsum_dense),
     ((layers.SeparableConv1D, layers.SeparableConv2D), keras_weighted.separable),
     ((layers.DepthwiseConv1D, layers.DepthwiseConv2D), keras_weighted.depthwise),
     (
@@ -204,7 +216,9 @@ def _rule(layer: Any) -> Rule | None:
     # With LoRA or quantization, the attribute ``kernel`` is not one of the weights.
     if getattr(layer, "lora_enabled", False) or getattr(layer, "quantization_mode", None):
         return None
-    call = type(layer).call  # nothing is known of a subclass that has its own
+    description = description_of(layer)
+    like: Any = None if description is None else description.like
+    call = (like or type(layer)).call  # nothing is known of a subclass that has its own
     found = next(
         (
             rule

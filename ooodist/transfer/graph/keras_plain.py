@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
+import numpy as np
+
 from ooodist.pipeline.stages import Call
 from ooodist.transfer.graph import channels
 from ooodist.transfer.graph.channels import Layout
@@ -26,8 +29,23 @@ def joined(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call
     for value in given:
         if value is not largest and channels.size_of(value.layout) > 1:
             channels.join(largest.layout, value.layout)
-    builder.operator(layer.name, kind_of(layer), given)
+    constant = _constant(call) if kind_of(layer) == "Multiply" else None
+    settings = {} if constant is None else {"times": constant}
+    builder.operator(layer.name, kind_of(layer), given, **settings)
     return largest.layout
+
+
+def _constant(call: Call) -> float | None:
+    """The one number with which a single tensor is multiplied, if it is one."""
+    others = [
+        each
+        for each in keras.tree.flatten([call.arguments.args, call.arguments.kwargs])
+        if not isinstance(each, keras.KerasTensor)
+    ]
+    if len(call.inputs) > 1 or len(others) != 1 or isinstance(others[0], keras.Variable):
+        return None
+    value = np.asarray(others[0]).astype(np.float64)
+    return value.item() if value.size == 1 and np.isfinite(value).all() else None
 
 
 def concatenated(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:

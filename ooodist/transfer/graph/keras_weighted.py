@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,11 +25,24 @@ def dense(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call)
     return out
 
 
+def einsum_dense(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    """An EinsumDense that does what Dense does, as with ``btf,fd->btd``."""
+    read, kernel, made = re.split(",|->", layer.equation.replace(" ", ""))
+    is_dense = read[:-1] == made[:-1] and kernel == read[-1] + made[-1]
+    if not is_dense or layer.bias_axes not in (None, made[-1]):
+        return unknown_layout(builder, layer, given, call)
+    out = channels.new(layer.kernel.shape[1])
+    node = builder.operator(layer.name, "Dense", given)
+    builder.weight(node, layer.kernel, "kernel", ("in", given[0].layout), ("out", out))
+    builder.weight(node, layer.bias, "bias", ("out", out))
+    return out
+
+
 def convolution(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     layout, groups = given[0].layout, layer.groups
     if groups > 1 and groups == channels.size_of(layout):  # a depthwise convolution
         reads: AxisOf = FIXED
-        makes: AxisOf = ("unit", _multiplied(layout, layer.filters // groups))
+        makes: AxisOf = ("unit", multiplied(layout, layer.filters // groups))
     else:
         out = channels.new(layer.filters)
         if groups > 1:
@@ -58,7 +72,7 @@ def transposed(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: 
 
 def depthwise(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     layout = given[0].layout
-    out = _multiplied(layout, layer.depth_multiplier)
+    out = multiplied(layout, layer.depth_multiplier)
     node = builder.operator(layer.name, kind_of(layer), given, **sliding(layer, given[0]))
     axes = (*[KERNEL] * layer.rank, ("unit", layout), FIXED)
     builder.weight(node, layer.kernel, "kernel", *axes)
@@ -68,7 +82,7 @@ def depthwise(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: C
 
 def separable(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     layout, out = given[0].layout, channels.new(layer.filters)
-    between = _multiplied(layout, layer.depth_multiplier)
+    between = multiplied(layout, layer.depth_multiplier)
     node = builder.operator(layer.name, kind_of(layer), given, **sliding(layer, given[0]))
     kernel = [KERNEL] * layer.rank
     builder.weight(node, layer.depthwise_kernel, "depthwise", *kernel, ("unit", layout), FIXED)
@@ -77,7 +91,8 @@ def separable(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: C
     return out
 
 
-def _multiplied(layout: Layout, multiplier: int) -> Layout:
+def multiplied(layout: Layout, multiplier: int) -> Layout:
+    """The layout of an axis with so many indices for each of these."""
     return tuple(replace(each, inner=each.inner * multiplier) for each in layout)
 
 
@@ -178,12 +193,16 @@ def attention(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: C
     key = value if named.get("key") is None else value_of.get(id(named["key"]))
     rank = len(given[0].shape)
     is_plain = rank == 3 and len(call.outputs[0].shape) == 3
+    parts = (layer.query_dense, layer.key_dense, layer.value_dense, layer.output_dense)
+    is_plain &= all(builder.has(part.kernel) for part in parts)  # not with LoRA
     if query is None or value is None or key is None or not is_plain:
         return unknown_layout(builder, layer, given, call)
     heads = channels.new(layer.num_heads)
     key_width, value_width = channels.new(layer.key_dim), channels.new(layer.value_dim)
     out = channels.new(call.outputs[0].shape[-1])
-    node = builder.operator(layer.name, "MultiHeadAttention", [query, value, key])
+    node = builder.operator(
+        layer.name, "MultiHeadAttention", [query, value, key], dots="query/kernel query/bias"
+    )
     reads = {"query": (query, key_width), "key": (key, key_width), "value": (value, value_width)}
     for name, (source, width) in reads.items():
         part = getattr(layer, f"{name}_dense")

@@ -234,10 +234,11 @@ def _of_weights(
         lost = _lost(weight, other, maps, child)
         if lost:
             found.append((number, f"{weight.name} {lost}{_because_unknown(child, number, weight)}"))
-        elif node.op in AVERAGING and number not in kept_norms:
-            unequal = _unequal(weight, other, maps)
-            if unequal:
-                found.append((number, f"{node.name} ({node.op}) {unequal}"))
+        elif number not in kept_norms:
+            axes = _averaged(node, weight, child)
+            unequal = [_unequal(weight.axes[at], other.axes[at], maps) for at in axes]
+            if any(unequal):
+                found.append((number, f"{node.name} ({node.op}) {max(unequal)}"))
     for space, described in enumerate(child.spaces):
         source = maps.partner(space)
         if source is not None and described.size > parent.spaces[source].size:
@@ -251,6 +252,19 @@ def _of_weights(
             if without:
                 found.append((number, f"{without[0]} is new"))
     return found
+
+
+def _averaged(node: Node, weight: Weight, child: Graph) -> list[int]:
+    """The axes of a weight over units of which its operator takes a mean."""
+    if node.op in AVERAGING:
+        return [0]
+    if not node.kinds("averaged"):
+        return []
+    return [
+        at
+        for at, axis in enumerate(weight.axes)
+        if any(child.spaces[segment.space].averaged for segment in axis.segments)
+    ]
 
 
 def _lost(mine: Weight, its: Weight, maps: UnitMaps, child: Graph) -> str:
@@ -267,8 +281,11 @@ def _lost(mine: Weight, its: Weight, maps: UnitMaps, child: Graph) -> str:
         left_out = other.size - len(np.unique(indices[indices != NOTHING]))
         if left_out > 0:
             return f"has no place for {left_out} of {other.size} units of the parent"
-        kinds = {child.spaces[segment.space].kind for segment in one.segments}
-        if "output" in kinds and one.role == "out" and (indices == NOTHING).any():
+        spaces = [child.spaces[segment.space] for segment in one.segments]
+        kinds = {space.kind for space in spaces}
+        is_feature = any(space.averaged for space in spaces) and one.size > other.size
+        is_new = (one.role == "out" and (indices == NOTHING).any()) or is_feature
+        if "output" in kinds and is_new:
             return "makes outputs that the parent does not have"
         if "fixed" in kinds and (indices == NOTHING).any():
             return "has units that the parent does not have"
@@ -297,8 +314,7 @@ def _because_unknown(child: Graph, number: int, weight: Weight) -> str:
     return ""
 
 
-def _unequal(mine: Weight, its: Weight, maps: UnitMaps) -> str:
-    one, other = mine.axes[0], its.axes[0]
+def _unequal(one: Axis, other: Axis, maps: UnitMaps) -> str:
     if len(one.segments) != len(other.segments):
         return "has other groups of units than that of the parent"
     indices = maps.axis(one, other)

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -73,10 +74,11 @@ def insert(
     inserted = Inserted()
     silenced = silenced_branches(child, known)
     for last, factor in silenced.values():
-        scale, *offsets = _LAST[_base(child.nodes[last].op)]
+        scale, *offsets = _last_kinds(child.nodes[last])
         for weight in child.nodes[last].weights:
             if weight.kind == scale:
-                inserted.values[weight.name] = own[weight.name] * factor
+                added = child.nodes[last].added_to(weight)
+                inserted.values[weight.name] = (own[weight.name] + added) * factor - added
             elif weight.kind in offsets:
                 inserted.values[weight.name] = np.zeros_like(own[weight.name])
     in_branches = frozenset(number for branch in silenced for number in branch)
@@ -121,6 +123,11 @@ def silenced_branches(child: Graph, known: set[int]) -> dict[frozenset[int], tup
     return silenced
 
 
+def _last_kinds(node: Node) -> Sequence[str]:
+    """The weights that must be zero for an operator to make zeros, the scale first."""
+    return _LAST.get(_base(node.op)) or node.kinds("scaling")
+
+
 def _base(op: str) -> str:
     """The kind of an operator without its strides."""
     return op.partition("/")[0]
@@ -155,7 +162,7 @@ def _last_affine(
     node = graph.nodes[number]
     kinds = [weight.kind for weight in node.weights]
     if kinds:
-        if _LAST.get(_base(node.op), ("",))[0] in kinds:
+        if [*_last_kinds(node), ""][0] in kinds:
             return number, factor
         if node.op != "BatchNormalization":  # without a scale it keeps zeros as they are
             return None

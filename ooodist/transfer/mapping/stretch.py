@@ -28,7 +28,8 @@ from ooodist.transfer.graph.graph import Axis, Graph, Node, Weight
 from ooodist.transfer.mapping.units import NOTHING, UnitMaps
 
 _PRODUCERS = ("Dense", "Conv1D", "Conv2D", "Conv3D", "Embedding", "MultiHeadAttention")
-_ADDED = ("PositionEmbedding", "ClassToken")  # they add units of their own to what they read
+# They add units of their own to what they read; Positions only make some.
+_ADDED = ("PositionEmbedding", "ClassToken", "Positions")
 _PASSING = (
     *("Add", "Subtract", "Reshape", "GetItem", "Permute", "GlobalAveragePooling1D"),
     *("GlobalAveragePooling2D", "AveragePooling1D", "AveragePooling2D", "ZeroPadding1D"),
@@ -225,13 +226,18 @@ def _hands_on(node: Node, space: int, is_mean: bool) -> bool:
         return not is_mean  # a mean of units would not remain their mean
     if node.op in _ADDED:
         return any(_is_over(weight.axes[-1], space) for weight in node.weights)
-    return node.op.partition("/")[0] in _PASSING
+    return node.op.partition("/")[0] in _PASSING or "times" in (node.settings or {})
 
 
 def _makes(node: Node, space: int) -> bool:
-    return node.op.partition("/")[0] in _PRODUCERS and any(
-        axis.role == "out" and _is_over(axis, space) for w in node.weights for axis in w.axes
-    )
+    made = [
+        weight.kind
+        for weight in node.weights
+        for axis in weight.axes
+        if axis.role == "out" and _is_over(axis, space)
+    ]
+    is_linear = node.op.partition("/")[0] in _PRODUCERS
+    return bool(made) and (is_linear or {*made} == {*node.kinds("scaling")})
 
 
 def _reads(node: Node, space: int) -> bool:

@@ -21,6 +21,7 @@ import numpy as np
 
 from ooodist.transfer.graph.graph import Axis, Graph, Node, Weight
 from ooodist.transfer.mapping import stretch
+from ooodist.transfer.mapping.constants import balanced
 from ooodist.transfer.mapping.departures import departures
 from ooodist.transfer.mapping.insertion import Inserted, insert, silenced_branches
 from ooodist.transfer.mapping.report import Action, TensorReport
@@ -85,19 +86,23 @@ def transform(
     maker = _Maker(child, parent, maps, stretches, seed)
     made: dict[str, np.ndarray] = {}
     actions: dict[str, tuple[Action, str]] = {}
-    for mine, _, weight, other in common_weights(child, parent, pairs):
-        fresh, value = own[weight.name], _precise(values[other.name])
-        result = maker.weight(child.nodes[mine], weight, other, value, fresh)
+    for mine, its, weight, other in common_weights(child, parent, pairs):
+        node = child.nodes[mine]
+        added, its_added = node.added_to(weight), parent.nodes[its].added_to(other)
+        fresh = _plus(own[weight.name], added)
+        value = _plus(_precise(values[other.name]), its_added)
+        result = maker.weight(node, weight, other, value, fresh)
         if result is not None:
-            result = stretch.scaled(stretches, mine, child.nodes[mine], weight, result)
-            made[weight.name] = result.astype(fresh.dtype)
+            result = stretch.scaled(stretches, mine, node, weight, result)
+            made[weight.name] = _plus(result, -added).astype(own[weight.name].dtype)
             actions[weight.name] = _action(result, value), other.name
     # If nothing comes from the parent, there is no function to keep.
     inserted = insert(child, own, pairs, maker.maps, frozenset(made)) if made else Inserted()
     for name, value in inserted.values.items():
         made[name] = value.astype(own[name].dtype)
         actions[name] = "identity", ""
-    _divide_before_tied(child, parent, pairs, maker, made)
+    factors, unbalanced = balanced(child, parent, pairs, made)
+    _divide_before_tied(child, parent, pairs, maker, made, factors)
     report = tuple(
         TensorReport(w.name, *_reported(actions, w.name, own[w.name].size))
         for node in child.nodes
@@ -114,7 +119,7 @@ def transform(
         silent=inserted.silent,
         kept_norms={norm for each in stretches for norm in each.norms},
     )
-    return Transformed(complete, report, inserted.norms, found)
+    return Transformed(complete, report, inserted.norms, found + unbalanced)
 
 
 def _reported(
@@ -127,6 +132,11 @@ def _reported(
 def _precise(value: np.ndarray) -> np.ndarray:
     """The values in at least 32 bits."""
     return value.astype(np.result_type(value.dtype, np.float32))
+
+
+def _plus(value: np.ndarray, added: float) -> np.ndarray:
+    """A weight as its operator uses it, so precisely that it can be undone."""
+    return value.astype(np.float64) + added if added else value
 
 
 def _action(mine: np.ndarray, its: np.ndarray) -> Action:
@@ -208,7 +218,7 @@ class _Maker:
 
     def _query_scale(self, node: Node, mine: Weight, its: Weight) -> np.ndarray | None:
         """Factors for queries: attention sums over the key width, divides by its root."""
-        if node.op != "MultiHeadAttention" or not mine.kind.startswith("query/"):
+        if mine.kind not in node.kinds("dots"):
             return None
         one, other = mine.axes[-1], its.axes[-1]
         if one.size == other.size:
@@ -340,11 +350,17 @@ def _before(node: Node, number: int, size: int) -> int:
 
 
 def _divide_before_tied(
-    child: Graph, parent: Graph, pairs: Pairs, maker: _Maker, made: dict[str, np.ndarray]
+    child: Graph,
+    parent: Graph,
+    pairs: Pairs,
+    maker: _Maker,
+    made: dict[str, np.ndarray],
+    factors: Mapping[int, float],
 ) -> None:
     """Scales down copied units that a tied table reads, instead of the table.
 
     The table also makes units, so it cannot be divided; what comes right before it can.
+    ``factors``: those of the operators that were balanced.
     """
     partners = dict(pairs)
     for node in child.nodes:
@@ -356,7 +372,8 @@ def _divide_before_tied(
         indices = maker.maps.axis(mine.axes[1], its.axes[1])
         source = node.inputs[0]
         scales = [each.scales for each in maker.stretches if source in each.tied]
-        if len(np.unique(indices)) == len(indices) and not scales:
+        factor = factors.get(owner, 1.0)
+        if len(np.unique(indices)) == len(indices) and not scales and factor == 1:
             continue
         readers = sum(source in other.inputs for other in child.nodes)
         scaled = _scaled_by(child.nodes[source]) if readers == 1 else ()
@@ -366,13 +383,14 @@ def _divide_before_tied(
                 "divided, so that its outputs are larger than those of the parent",
                 node.name,
             )
-        parts = _unequal(indices, 0, [len(indices)], maker.random(mine.name))
+        parts = _unequal(indices, 0, [len(indices)], maker.random(mine.name)) / factor
         if scales:
             parts = parts / scales[0]
         for weight in scaled:
             if weight.name in made:
-                value = made[weight.name]
-                made[weight.name] = (value.astype(np.float32) * parts).astype(value.dtype)
+                value, added = made[weight.name], child.nodes[source].added_to(weight)
+                used = _plus(_precise(value), added) * parts
+                made[weight.name] = _plus(used, -added).astype(value.dtype)
 
 
 def _scaled_by(node: Node) -> tuple[Weight, ...]:

@@ -80,7 +80,7 @@ class UnitMaps:
         if mine.size == its.size:
             return every
         kinds = {mine.kind, its.kind}
-        if "output" in kinds:  # different classes
+        if "output" in kinds and not (mine.averaged and its.averaged):  # different classes
             return np.full(mine.size, NOTHING)
         if "fixed" in kinds or ("input" in kinds and its.size > 1):
             return np.where(every < its.size, every, NOTHING)

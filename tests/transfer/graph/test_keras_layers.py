@@ -120,6 +120,16 @@ def with_dense(width: int) -> keras.Model:
     )
 
 
+def with_einsum_dense(width: int) -> keras.Model:
+    return chain(
+        layers.EinsumDense("abc,cd->abd", (None, width), activation="relu", bias_axes="d"),
+        layers.EinsumDense("...x,xy->...y", width + 1),
+        layers.GlobalAveragePooling1D(),
+        layers.Dense(CLASSES),
+        shape=(5, 6),
+    )
+
+
 def with_noise(width: int) -> keras.Model:
     return pixels_to_classes(
         layers.Conv2D(width, 3),
@@ -250,6 +260,7 @@ def with_padded_shortcut(width: int) -> keras.Model:
 
 WIDER: dict[str, tuple[Builder, Callable[[], Any]]] = {
     "Dense, dropout, batch norm": (with_dense, vectors),
+    "EinsumDense": (with_einsum_dense, sequences),
     "Conv1D": (with_conv1d, sequences),
     "Conv3D": (with_conv3d, lambda: vectors(3, 128).reshape(3, 4, 4, 4, 2)),
     "depthwise and separable": (with_depthwise, lambda: images(pixels=8)),

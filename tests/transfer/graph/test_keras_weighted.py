@@ -260,6 +260,49 @@ def test_a_class_token_and_positions_go_with_the_units() -> None:
     assert difference(child, parent, sequences()) < SAME
 
 
+def grouped(width: int, groups: int, each: int, size: int, gate: bool) -> keras.Model:
+    """Grouped-query attention of a sequence to another one, and then to itself."""
+    one, two = keras.Input((5, 6)), keras.Input((4, 6))
+    x, y = layers.Dense(width)(one), layers.Dense(width)(two)
+    for other in (y, x):
+        attention = layers.GroupQueryAttention(size, groups * each, groups, use_gate=gate)
+        x = attention(x, value=other)
+    return keras.Model([one, two], layers.Dense(CLASSES)(x))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [(7, 2, 2, 3), (4, 3, 2, 3), (4, 2, 3, 3), (4, 2, 2, 5), (9, 5, 3, 7)],
+    ids=["reads", "groups", "heads in a group", "wider heads", "all"],
+)
+@pytest.mark.parametrize("gate", [True, False])
+def test_grouped_queries_of_more_or_wider_heads_compute_the_same(
+    sizes: tuple[int, int, int, int], gate: bool
+) -> None:
+    data = [sequences(), sequences(length=4)]
+    parent, child = randomize(grouped(4, 2, 2, 3, gate)), grouped(*sizes, gate)
+    made = warm(child, parent, in_order)
+    assert made.carried == 1
+    assert made.departures == ()
+    assert difference(child, parent, data) < SAME
+
+
+def test_attention_with_lora_is_unknown() -> None:
+    """Its weights are copied if they have the same shapes."""
+
+    def build(width: int) -> keras.Model:
+        inputs = keras.Input((5, 6))
+        attention = layers.MultiHeadAttention(2, width)
+        model = keras.Model(inputs, layers.Dense(CLASSES)(attention(inputs, inputs)))
+        attention.query_dense.enable_lora(2)
+        return model
+
+    parent, same, wider = randomize(build(4)), build(4), build(7)
+    assert {each.action for each in warm(same, parent, in_order).report} == {"copied"}
+    assert difference(same, parent, sequences()) == 0
+    assert "fresh" in {each.action for each in warm(wider, parent, in_order).report}
+
+
 # Units that are averaged by a function
 
 
