@@ -48,10 +48,10 @@ from ooodist.transfer.graph.operators import Outline, outline_of
 from ooodist.util import yaml_dataclass
 from ooodist.util.digest import file_digest, hex_digest
 from ooodist.util.replacing import replacing
-from ooodist.zoo import bounded_json
 from ooodist.zoo.full_disk import is_disk_full
-from ooodist.zoo.graph_json import read_graph
-from ooodist.zoo.hdf5_values import plain_dataset
+from ooodist.zoo.reading import bounded_json
+from ooodist.zoo.reading.graph_json import read_graph
+from ooodist.zoo.reading.hdf5_values import plain_dataset
 
 if TYPE_CHECKING:
     import keras

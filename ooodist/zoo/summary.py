@@ -27,10 +27,10 @@ from typing import Any
 from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import Outline, plain_of
 from ooodist.util import yaml_dataclass
-from ooodist.zoo import bounded_json
 from ooodist.zoo.entry import check_meta
 from ooodist.zoo.index import Index, Row, unpacked
-from ooodist.zoo.outline_json import read_outline
+from ooodist.zoo.reading import bounded_json
+from ooodist.zoo.reading.outline_json import read_outline
 from ooodist.zoo.storage import State, Storage
 
 logger = logging.getLogger("ooodist")

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 from ooodist.errors import UserError
-from ooodist.zoo import bounded_json
 from ooodist.zoo import entry as module
 from ooodist.zoo.entry import MEMBER, WEIGHTS_MEMBER, check, read
+from ooodist.zoo.reading import bounded_json
 from tests.zoo.entries import chain, write_plain
 
 

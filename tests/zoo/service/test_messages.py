@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import Operator, Outline
 from ooodist.zoo.entry import MOST_TEXT, MOST_TEXTS, Meta
-from ooodist.zoo.graph_json import MOST_NODES
+from ooodist.zoo.reading.graph_json import MOST_NODES
 from ooodist.zoo.service import messages, zoo_pb2
 from ooodist.zoo.service.limits import CHUNK_BYTES, MESSAGE_BYTES, request_bytes
 from ooodist.zoo.zoo import Found, Row, Wanted
