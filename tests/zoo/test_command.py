@@ -82,9 +82,10 @@ def filled(tmp_path: Path) -> tuple[Path, list[str]]:
     folder = tmp_path / "zoo"
     added = []
     with Zoo(folder) as zoo:
-        for name, widths, accuracy in (("a", [4, 8], 0.5), ("b", [4, 9], None), ("c", [2], 0.25)):
+        for name, widths, found in (("a", [4, 8], 0.5), ("b", [4, 9], None), ("c", [2], 0.25)):
             file = tmp_path / f"{name}.keras"
-            write_plain(file, chain(widths), Meta(name, "t", "d", accuracy=accuracy))
+            metrics = {} if found is None else {"accuracy": found}
+            write_plain(file, chain(widths), Meta(name, "t", "d", metrics=metrics))
             added.append(zoo.add(file))
     return folder, added
 
@@ -101,7 +102,9 @@ def test_a_model_is_added_found_shown_and_deleted(model_file: Path, tmp_path: Pa
     model = done.stdout.strip()
     assert model.startswith("my-net-")
     meta = read(zoo / f"{model}.keras").meta
-    assert meta == Meta("My Net", "image classification", "digits", ("small", "2026"), (), 0.98)
+    assert meta == Meta(
+        "My Net", "image classification", "digits", ("small", "2026"), (), {"accuracy": 0.98}
+    )
 
     (tmp_path / "job.yaml").write_text(JOB)
     done = start("query", tmp_path / "job.yaml", "--zoo", zoo, "--dataset", "digits")
@@ -162,6 +165,31 @@ def test_a_model_is_shown_with_its_operators(
     assert len(text.split("\n\n")[1].splitlines()) == 3
 
 
+def test_metrics_in_their_own_direction_are_added_and_shown(
+    model_file: Path, filled: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    zoo, models = filled
+    there = ["--zoo", zoo, "--task", "language", "--metric", "accuracy=0.4"]
+    worse, better = (
+        run(capsys, "add", model_file, *there, "--metric", f"perplexity={each}").strip()
+        for each in (23.456, 9)
+    )
+    table = cells(run(capsys, "query", model_file, "--zoo", zoo, "--task", "language"))
+    assert table[0][2] == "perplexity"
+    assert [row[:3] for row in table[1:]] == [[better, "1.000", "9.000"], [worse, "1.000", "23.46"]]
+    heading, *rows, _ = cells(run(capsys, "list", "--zoo", zoo))
+    assert heading[1] == "metric"
+    by_model = {row[0]: row[1:3] for row in rows}
+    assert by_model[models[0]] == ["accuracy", "0.5000"]
+    assert by_model[worse] == ["perplexity", "23.46"]
+    text = run(capsys, "show", worse, "--zoo", zoo)
+    assert "perplexity 23.46\n" in text
+    assert "judged by perplexity\n" in text
+    other = ["--metric", "perplexity=5", "--judged-by", "accuracy"]
+    judged = run(capsys, "add", model_file, *there, *other).strip()
+    assert "judged by accuracy\n" in run(capsys, "show", judged, "--zoo", zoo)
+
+
 def test_several_models_are_deleted(
     filled: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,11 +203,11 @@ def test_a_capacity_makes_the_least_valuable_leave(
 ) -> None:
     zoo, _ = filled
     new = run(
-        capsys, "add", model_file, "--zoo", zoo, "--accuracy", 1, "--capacity-bytes", 40_000
+        capsys, "add", model_file, "--zoo", zoo, "--accuracy", 1, "--capacity-bytes", 41_000
     ).strip()
     left = {file.stem for file in zoo.glob("*.keras")}
     assert new in left
-    assert sum(file.stat().st_size for file in zoo.glob("*.keras")) <= 40_000
+    assert sum(file.stat().st_size for file in zoo.glob("*.keras")) <= 41_000
     message = error_of(capsys, "add", model_file, "--zoo", zoo, "--capacity-bytes", 9_000)
     assert "raise the capacity" in message
 
@@ -246,6 +274,12 @@ WRONG = [
     (["add", "x.keras", "--zoo", "{folder}", "--accuracy", "98"], "accuracy is 98.0; it must be 0"),
     (["add", "x.keras", "--zoo", "{folder}", "--accuracy", "nan"], "accuracy is nan; it must be 0"),
     (["add", "x.keras", "--zoo", "{folder}", "--accuracy", "x"], "invalid float value: 'x'"),
+    (["add", "x", "--zoo", "{folder}", "--metric", "acuracy=1"], "acuracy are good (did you mean"),
+    (["add", "x", "--zoo", "{folder}", "--metric", "f1"], "--metric f1: it must be NAME=NUMBER"),
+    (["add", "x", "--zoo", "{folder}", "--metric", "f1=x"], "f1=x: it must be NAME=NUMBER"),
+    (["add", "x", "--zoo", "{folder}", "--metric", "rmse=-1"], "rmse is -1.0; it must be at least"),
+    (["add", "x", "--zoo", "{folder}", "--metric", "auc=1", "--metric", "auc=0"], "given twice"),
+    (["add", "x", "--zoo", "{folder}", "--judged-by", "f1"], "judged_by is 'f1'"),
     (["add", "x.keras", "--zoo", "{folder}", "--task", "a\nb"], "task is 'a\\nb'"),
     (["add", "x.keras", "--zoo", "{folder}", "--capacity-bytes", "0"], "it must be at least 1"),
     (["query", "x.keras", "--zoo", "{folder}"], "there is no model x.keras"),

@@ -41,7 +41,7 @@ def without(text: bytes) -> Callable[[bytes], Any]:
 
 
 WRONG_JSON: list[tuple[Callable[[dict[str, Any]], None], str]] = [
-    (changed(version=2), "is of version 2, where this ooodist reads 1"),
+    (changed(version=3), "is of version 3, where this ooodist reads 1 and 2"),
     (changed(version=None), "is of version None"),
     (lambda content: content.pop("version"), "'version'"),
     (lambda content: content.pop("graph"), "'graph'"),

@@ -236,8 +236,9 @@ def _meta_of(message: zoo_pb2.Meta) -> Meta:
         dataset=message.dataset,
         tags=tuple(message.tags),
         access=tuple(message.access),
-        accuracy=message.accuracy if message.HasField("accuracy") else None,
+        metrics=dict(message.metrics),
         parent=message.parent if message.HasField("parent") else None,
+        judged_by=message.judged_by,
     )
     try:
         check_meta(meta)
