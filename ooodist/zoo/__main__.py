@@ -73,10 +73,10 @@ def _add(options: argparse.Namespace) -> None:
         if options.capacity_bytes is not None:
             raise UserError("--capacity-bytes is given to the service, as it is started")
         with _client(options) as client:
-            print(client.register(_load(options.model), meta))
+            print(client.register(_load(options), meta))
         return
     with _zoo(options) as zoo:
-        print(zoo.add_model(_load(options.model), meta))
+        print(zoo.add_model(_load(options), meta))
 
 
 def _query(options: argparse.Namespace) -> None:
@@ -87,7 +87,9 @@ def _query(options: argparse.Namespace) -> None:
         from ooodist.transfer.graph.keras_graph import graph_of
 
         is_job = options.model.suffix in (".yaml", ".yml")
-        model = _build(options.model) if is_job else _load(options.model)
+        if is_job and options.custom_objects is not None:
+            raise UserError("--custom-objects is for a .keras file; a job builds its model itself")
+        model = _build(options.model) if is_job else _load(options)
         wanted = Wanted(options.task, options.dataset, _words(options.tags))
         found = client.find(graph_of(model), wanted, options.count)
         parameters = {row.id: row.parameters for row in client.list()}
@@ -203,20 +205,39 @@ def _zoo(options: argparse.Namespace, *, create: bool = True) -> Zoo:
     return Zoo(options.zoo, capacity_bytes=capacity, index=options.index, create=create)
 
 
-def _load(file: Path) -> keras.Model:
+def _load(options: argparse.Namespace) -> keras.Model:
     """Loads the user's own model; no other kind of file is ever passed to Keras."""
+    file: Path = options.model
     if not file.is_file():
         raise UserError(f"there is no model {file}; check the path")
     import keras
 
+    objects = _custom_objects(options.custom_objects)
     try:
-        return keras.models.load_model(file, compile=False, safe_mode=True)
+        return keras.models.load_model(file, compile=False, safe_mode=True, custom_objects=objects)
     except Exception as error:  # Keras raises many types for files it cannot load
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
             f"model {file} cannot be loaded ({reason}); give a .keras file that "
-            "keras.models.load_model opens without classes of your own"
+            "keras.models.load_model opens; classes of your own are of the module that "
+            "--custom-objects names, as package.module"
         ) from error
+
+
+def _custom_objects(module: str | None) -> dict[str, Any]:
+    """The classes and functions that the user's module has of its own package, by name."""
+    if module is None:
+        return {}
+    from ooodist.util.user_functions import users_module
+
+    if not all(map(str.isidentifier, module.split("."))):
+        raise UserError(f"--custom-objects is {module}; it must be a module, as package.module")
+    package = module.partition(".")[0]
+    return {
+        name: each
+        for name, each in vars(users_module(module, f"--custom-objects {module}")).items()
+        if callable(each) and f"{getattr(each, '__module__', None)}.".startswith(f"{package}.")
+    }
 
 
 def _build(file: Path) -> keras.Model:
@@ -319,6 +340,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     query.add_argument("--count", type=int, default=10, help="models to show at most")
     for command, what in ((add, "it"), (query, "those")):
+        command.add_argument(
+            "--custom-objects",
+            metavar="MODULE",
+            help="package.module of your own layers and functions; it is imported",
+        )
         command.add_argument("--task", default="", help=f"of {what}, as 'image classification'")
         command.add_argument("--dataset", default="", help=f"of {what}")
         command.add_argument("--tags", default="", help=f"of {what}, as a,b")

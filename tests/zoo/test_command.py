@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shlex
 import signal
@@ -386,3 +387,79 @@ def test_no_home_folder_is_needed_for_a_folder(
     done = start("list", "--zoo", filled[0])
     assert done.returncode == 0, done.stderr
     assert "none" not in os.listdir(tmp_path)
+
+
+# Classes of one's own
+
+OWN = """\
+from os import getcwd
+
+import keras
+
+class Scaled(keras.layers.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones", name="scale")
+
+    def call(self, x):
+        return x * self.scale
+
+def doubled(x):
+    return 2 * x
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A model with a layer and a function of a module that is not imported."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "layers_of_mine.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(folder))
+    module = importlib.import_module("layers_of_mine")
+    model = keras.Sequential(
+        [keras.Input((4,)), module.Scaled(name="own"), layers.Dense(2, module.doubled, name="head")]
+    )
+    model.save(folder / "mine.keras")
+    del sys.modules["layers_of_mine"]
+    yield folder / "mine.keras"
+    sys.modules.pop("layers_of_mine", None)
+
+
+def test_classes_of_ones_own_come_from_the_module_that_is_named(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zoo, named = tmp_path / "zoo", ["--custom-objects", "layers_of_mine"]
+    model = run(capsys, "add", own, "--zoo", zoo, *named).strip()
+    assert "layers_of_mine" in sys.modules
+    assert cells(run(capsys, "query", own, "--zoo", zoo, *named))[1][:2] == [model, "1.000"]
+    assert "Scaled" in run(capsys, "show", model, "--zoo", zoo)
+    assert program._custom_objects("layers_of_mine").keys() == {"Scaled", "doubled"}
+
+
+def test_a_file_names_no_module(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = error_of(capsys, "add", own, "--zoo", tmp_path / "zoo")
+    assert "cannot be loaded" in message
+    assert "--custom-objects names" in message
+    assert "layers_of_mine" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("none_of_mine.layers", "--custom-objects none_of_mine.layers: there is no Python module"),
+        ("", "--custom-objects is ; it must be a module"),
+        ("../mine.py", "--custom-objects is ../mine.py; it must be a module"),
+    ],
+)
+def test_a_module_that_is_none_is_named(
+    module: str, message: str, model_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zoo = model_file.parent / "zoo"
+    named = ["--zoo", zoo, "--custom-objects", module]
+    assert message in error_of(capsys, "add", model_file, *named)
+    (model_file.parent / "job.yaml").write_text(JOB)
+    zoo.mkdir(exist_ok=True)
+    message = error_of(capsys, "query", model_file.parent / "job.yaml", *named)
+    assert "--custom-objects is for a .keras file" in message
