@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ooodist.step.optimizer import apply
     from ooodist.step.tape import DistributedGradientTape
     from ooodist.trainer.fit import flush, whole
+    from ooodist.zoo.api import Zoo
     from ooodist.zoo.start import warm_start
 
 __version__ = "0.1.0"
@@ -36,6 +37,7 @@ __all__ = [
     "Feature",
     "UserError",
     "WorkerError",
+    "Zoo",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -68,6 +70,7 @@ _HOME = {
     "pipelined": "ooodist.job.pipelined",
     "run": "ooodist.launcher.function.start",
     "warm_start": "ooodist.zoo.start",
+    "Zoo": "ooodist.zoo.api",
     "put_recurrent_gradients_after_loop": "ooodist.graph.recurrent",
     "flush": "ooodist.trainer.fit",
     "whole": "ooodist.trainer.fit",
