@@ -17,6 +17,7 @@ from ooodist.errors import UserError
 from ooodist.transfer import provenance
 from ooodist.zoo.service.server import serve
 from ooodist.zoo.zoo import Zoo
+from tests.pipeline.jobs import run_python
 from tests.zoo.serving import ANNA, TOKENS
 from tests.zoo.starts import (
     SAME,
@@ -192,3 +193,12 @@ def test_the_function_is_the_method(tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def _log_is_seen(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ooodist")
+
+
+def test_a_pipeline_registers_its_whole_model(tmp_path: Path) -> None:
+    """Each rank has trained only its own half."""
+    job = run_python(
+        2, Path(__file__).with_name("pipeline_worker.py"), tmp_path / "zoo", seconds=120
+    )
+    assert job.returncode == 0, job.stdout[-4000:]
+    assert job.stdout.count("is done") == 2
