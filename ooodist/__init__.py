@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ooodist.trainer.fit import flush, whole
     from ooodist.transfer.description_check import check_description
     from ooodist.transfer.graph.description import LayerDescription, describe_layer
+    from ooodist.zoo.api import Zoo
     from ooodist.zoo.start import warm_start
 
 __version__ = "0.1.0"
@@ -39,6 +40,7 @@ __all__ = [
     "LayerDescription",
     "UserError",
     "WorkerError",
+    "Zoo",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -76,6 +78,7 @@ _HOME = {
     "LayerDescription": "ooodist.transfer.graph.description",
     "describe_layer": "ooodist.transfer.graph.description",
     "check_description": "ooodist.transfer.description_check",
+    "Zoo": "ooodist.zoo.api",
     "put_recurrent_gradients_after_loop": "ooodist.graph.recurrent",
     "flush": "ooodist.trainer.fit",
     "whole": "ooodist.trainer.fit",

@@ -9,6 +9,7 @@ import ooodist
 from ooodist.engines.base import Engine
 from ooodist.step.tape import DistributedGradientTape
 from ooodist.transfer.provenance import WarmStart
+from ooodist.zoo.zoo import Found
 
 
 def check(model: Any, variables: Sequence[Any]) -> None:
@@ -21,6 +22,10 @@ def check(model: Any, variables: Sequence[Any]) -> None:
     assert_type(ooodist.warm_start(model, "zoo"), WarmStart | None)
     ooodist.describe_layer(type(model), ooodist.LayerDescription({"scale": "x"}, output="x"))
     ooodist.check_description(lambda units: model, units=4)
+    zoo = ooodist.Zoo("zoo", timeout=5.0)
+    assert_type(zoo.query(model, task="t", tags=["a"], count=3), list[Found])
+    assert_type(zoo.warm_start(model, task="t"), WarmStart | None)
+    assert_type(zoo.register(model, {"accuracy": 0.9}, task="t"), str)
     assert_type(str(ooodist.UserError("wrong")), str)
     ooodist.broadcast(variables)
     ooodist.allgather(ooodist.allreduce([1.0], average=False))

@@ -72,6 +72,7 @@ NOT_RUN = {
     "python -m ooodist.train --print-config": "tests/config",
     "python examples/optuna_search.py": "tests/test_searches.py",
     "python examples/keras_tuner_search.py": "tests/test_searches.py",
+    "python examples/zoo_search.py": "tests/test_searches.py",
     "python -m ooodist.train --config examples/job.yaml --output runs/tracked": (
         "tests/test_tracking.py"
     ),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ooodist.zoo.zoo import Zoo
 from tests.jobs import ROOT
 from tests.launcher.function.quick import quick_workers
 
@@ -25,3 +26,16 @@ def test_trials_train_on_two_workers(
     shown = capsys.readouterr()
     assert "best of 2 trials: {'rate': 0.0" in shown.out
     assert shown.err.count("engine collective (OOODIST_ENGINE=collective): rank 0 of 2") == 2
+
+
+def test_trials_start_from_the_best_one_before_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("optuna", reason="pip install optuna")
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(ROOT / "examples/zoo_search.py"), run_name="__main__")
+    assert "best of 3 trials: {'rate': 0.0" in capsys.readouterr().out
+    with Zoo("runs/trials") as zoo:
+        rows = sorted(zoo.list(), key=lambda row: row.created)
+    assert [row.meta.parent is None for row in rows] == [True, False, False]
+    assert {row.meta.parent for row in rows[1:]} <= {row.id for row in rows}

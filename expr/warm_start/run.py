@@ -63,7 +63,7 @@ def make_zoo(options: argparse.Namespace) -> None:
         task = task_of(name)
         model, rows = train(name, "cold", ZOO_SEED, options.zoo, kept=True)
         accuracy = rows[-1]["accuracy"]
-        meta = Meta(name=name, task=task.task, dataset=task.name, accuracy=accuracy)
+        meta = Meta(name=name, task=task.task, dataset=task.name, metrics={"accuracy": accuracy})
         refused = ""
         with Zoo(options.zoo) as zoo:
             try:

@@ -18,6 +18,8 @@ class WarmStartConfig:
     ``lower_rate``: lower the learning rate at first by this share times the share of weights
     carried over. ``ramp_steps``: within how many steps it recovers. ``required``: end the job if no
     model matches, instead of a cold start. ``register``: add the trained model to the zoo.
+    ``judged_by``: the metric that decides how good it is; empty: accuracy for classification,
+    perplexity for language models, RMSE for regression, the loss for pre-training.
     ``token_file``: the token for a zoo service (or set the variable OOODIST_ZOO_TOKEN);
     ``certificate``: the service's certificate or its authority's; ``timeout``: seconds to wait for
     the service."""
@@ -32,6 +34,7 @@ class WarmStartConfig:
     ramp_steps: Annotated[int, Range(1)] = 200
     required: bool = False
     register: bool = True
+    judged_by: str = ""
     token_file: str | None = None
     certificate: str | None = None
     timeout: Annotated[float, Range(0.1)] = 30.0

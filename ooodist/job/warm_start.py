@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import keras
 
 from ooodist.config.job import Config
+from ooodist.config.named_arguments import NamedArguments
 from ooodist.config.warm_start import WarmStartConfig
 from ooodist.data.result import Data
 from ooodist.engines.base import Engine
 from ooodist.engines.rank_0 import on_rank_0
+from ooodist.errors import UserError
 from ooodist.transfer import provenance
+from ooodist.util.yaml_dataclass import did_you_mean
+from ooodist.zoo import metrics
 from ooodist.zoo.entry import Meta
 from ooodist.zoo.start import ANY, client_of, go_on, reason_of
 from ooodist.zoo.start import start as start_model
@@ -24,6 +29,14 @@ from ooodist.zoo.start import start as start_model
 logger = logging.getLogger("ooodist")
 
 PROBE_BATCHES = 8  # batches on which models are probed, repeatedly
+# A loss that says more: the task of which it is the usual one, what it gives, and how.
+_FROM_LOSS: dict[str, tuple[str, str, Callable[[float], float]]] = {
+    "language": (
+        *("sparse_categorical_crossentropy", "perplexity"),
+        lambda loss: math.exp(min(loss, 700.0)),  # more would overflow
+    ),
+    "regression": ("mean_squared_error", "rmse", math.sqrt),
+}
 
 
 def start(config: Config, engine: Engine, data: Data, model: keras.Model) -> None:
@@ -32,6 +45,7 @@ def start(config: Config, engine: Engine, data: Data, model: keras.Model) -> Non
     number = PROBE_BATCHES if settings.probe_steps else 1
     batches = []
     with engine.agreed():
+        _check_judge(config, data)
         if engine.rank == 0:
             batches = list(itertools.islice(data.train, number))
     start_model(model, settings, engine, batches)
@@ -52,16 +66,19 @@ def register(
     """
     settings = _settings(config, data)
     start = provenance.start_of(model)
-    meta = Meta(
-        name=_name_of(config.model),
-        task=data.task if settings.task == ANY else settings.task,
-        dataset=_name_of(config.data) if settings.dataset == ANY else settings.dataset,
-        tags=settings.tags,
-        accuracy=_accuracy(result),
-        parent=None if start is None else start.parent,
-    )
 
     def upload() -> str:
+        measured = _measured(config, data, model, result)
+        judge = metrics.judge_of(Meta(task=data.task, metrics=measured)) or ""
+        meta = Meta(
+            name=_name_of(config.model),
+            task=data.task if settings.task == ANY else settings.task,
+            dataset=_name_of(config.data) if settings.dataset == ANY else settings.dataset,
+            tags=settings.tags,
+            metrics=measured,
+            parent=None if start is None else start.parent,
+            judged_by=settings.judged_by or judge,
+        )
         with client_of(settings, create=True) as client:
             return client.register(model, meta)
 
@@ -93,9 +110,49 @@ def _name_of(settings: Any) -> str:
     return str(getattr(settings, "function", None) or settings.name)
 
 
-def _accuracy(result: Mapping[str, float]) -> float | None:
-    """The value of the first metric that is an accuracy."""
-    for name, value in result.items():
-        if "accuracy" in name and math.isfinite(value) and 0 <= value <= 1:
-            return float(value)
-    return None
+def _measured(
+    config: Config, data: Data, model: keras.Model, result: Mapping[str, float]
+) -> dict[str, float]:
+    """The possible values among the results of the evaluation, and what follows from its loss."""
+    found = dict(result)
+    if "root_mean_squared_error" in found:  # Keras's name
+        found["rmse"] = found["root_mean_squared_error"]
+    cls = type(model)
+    is_usual = (cls.compute_loss, cls.test_step) == (
+        keras.Model.compute_loss,
+        keras.Model.test_step,
+    )
+    if "loss" in found and is_usual and not model.losses:  # such as regularizers
+        found |= _from_loss(config, data, found["loss"])
+    possible = {}
+    for name, value in found.items():
+        with contextlib.suppress(UserError):
+            metrics.check(name, value)
+            possible[name] = float(value)
+    return possible
+
+
+def _from_loss(config: Config, data: Data, loss: float) -> dict[str, float]:
+    """What follows from a loss without additions, by name."""
+    if data.task not in _FROM_LOSS:
+        return {}
+    usual, name, compute = _FROM_LOSS[data.task]
+    return {name: compute(loss)} if config.loss in (None, NamedArguments(usual)) else {}
+
+
+def _check_judge(config: Config, data: Data) -> None:
+    """Raises UserError if ``judged_by`` names a metric that the job does not measure."""
+    assert config.warm_start is not None
+    judge = config.warm_start.judged_by
+    names: list[str] = []
+    if data.validation is not None:
+        given = (NamedArguments("accuracy"),) if config.metrics is None else config.metrics
+        names = ["loss", *(each.name for each in given), *_from_loss(config, data, 0.0)]
+    known = [*filter(metrics.kind_of, names)]
+    # A model with several outputs has them by output.
+    if judge and not any(judge == name or judge.endswith(f"_{name}") for name in known):
+        raise UserError(
+            f"warm_start.judged_by is {judge}{did_you_mean(judge, known)}; it must be one of what "
+            f"the job measures and the zoo can compare: {', '.join(known) or 'nothing'} (metrics "
+            f"of a job can be added to; the zoo compares {', '.join(metrics.KNOWN)})"
+        )

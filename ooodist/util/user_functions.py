@@ -1,10 +1,11 @@
-"""Imports a user's functions, named as ``package.module:function``."""
+"""Imports modules and functions of users, named as ``package.module:function``."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from ooodist.errors import UserError
@@ -44,15 +45,7 @@ def call_users(path: str, arguments: Mapping[str, Any], key: str, returns: str) 
 def find_users(path: str, key: str, returns: str) -> Callable[..., Any]:
     """A user's function; see :func:`call_users`."""
     module_name, _, function_name = path.partition(":")
-    try:
-        target: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # an import inside the user's module: the traceback shows where
-        raise UserError(
-            f"{key} {path}: there is no Python module {error.name!r}; start in the folder that "
-            "holds it, add that folder to PYTHONPATH, or correct the name"
-        ) from error
+    target: Any = users_module(module_name, f"{key} {path}")
     for attribute in function_name.split("."):
         if not hasattr(target, attribute):
             raise UserError(
@@ -67,3 +60,24 @@ def find_users(path: str, key: str, returns: str) -> Callable[..., Any]:
         )
     function: Callable[..., Any] = target
     return function
+
+
+def users_module(name: str, given: str) -> ModuleType:
+    """A user's module, imported.
+
+    Args:
+        name: ``package.module``.
+        given: the option and its value, for messages.
+
+    Raises:
+        UserError: there is no such module. What is raised inside of it is passed on as it is.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # an import inside the user's module: the traceback shows where
+        raise UserError(
+            f"{given}: there is no Python module {error.name!r}; start in the folder that "
+            "holds it, add that folder to PYTHONPATH, or correct the name"
+        ) from error

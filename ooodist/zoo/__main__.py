@@ -17,6 +17,7 @@ from ooodist.util.program import Parser, refused
 if TYPE_CHECKING:
     import keras
 
+    from ooodist.zoo.entry import Meta
     from ooodist.zoo.service.client import ZooClient
     from ooodist.zoo.zoo import Zoo
 
@@ -25,6 +26,7 @@ examples:
   # add a trained model, with what is known of it
   python -m ooodist.zoo add model.keras --zoo zoo --name resnet20 --task "image classification" \\
       --dataset digits --tags small,2026 --accuracy 0.98
+  python -m ooodist.zoo add gpt.keras --zoo zoo --task language --metric perplexity=23.4
 
   # the best starts for a model, or for that of a job
   python -m ooodist.zoo query model.keras --zoo zoo --task "image classification" --count 5
@@ -63,17 +65,18 @@ def _add(options: argparse.Namespace) -> None:
         dataset=options.dataset,
         tags=_words(options.tags),
         access=_words(options.access),
-        accuracy=options.accuracy,
+        metrics=_metrics(options),
+        judged_by=options.judged_by,
     )
     check_meta(meta)  # before TensorFlow is imported, which takes seconds
     if _is_service(options.zoo):
         if options.capacity_bytes is not None:
             raise UserError("--capacity-bytes is given to the service, as it is started")
         with _client(options) as client:
-            print(client.register(_load(options.model), meta))
+            print(client.register(_load(options), meta))
         return
     with _zoo(options) as zoo:
-        print(zoo.add_model(_load(options.model), meta))
+        print(zoo.add_model(_load(options), meta))
 
 
 def _query(options: argparse.Namespace) -> None:
@@ -84,34 +87,40 @@ def _query(options: argparse.Namespace) -> None:
         from ooodist.transfer.graph.keras_graph import graph_of
 
         is_job = options.model.suffix in (".yaml", ".yml")
-        model = _build(options.model) if is_job else _load(options.model)
+        if is_job and options.custom_objects is not None:
+            raise UserError("--custom-objects is for a .keras file; a job builds its model itself")
+        model = _build(options.model) if is_job else _load(options)
         wanted = Wanted(options.task, options.dataset, _words(options.tags))
         found = client.find(graph_of(model), wanted, options.count)
         parameters = {row.id: row.parameters for row in client.list()}
-    lines = [["id", "score", "accuracy", "task", "data set", "parameters"]]
-    for each in found:
+    heading, judged = _judged([each.meta for each in found])
+    lines = [["id", "score", heading, "task", "data set", "parameters"]]
+    for each, metric in zip(found, judged, strict=True):
         meta = each.meta
         number = f"{parameters[each.id]:,}" if each.id in parameters else ""
         score = f"{each.score:.3f}"
-        lines.append([each.id, score, _number(meta.accuracy), meta.task, meta.dataset, number])
+        lines.append([each.id, score, metric, meta.task, meta.dataset, number])
     print(_table(lines, left=(0, 3, 4)) if found else "no model of the zoo is like this one")
 
 
 def _list(options: argparse.Namespace) -> None:
     with _client(options) as client:
         rows = client.list()
-    lines = [["id", "accuracy", "task", "data set", "parameters", "MiB", "uses", "added"]]
-    for row in rows:
+    heading, judged = _judged([row.meta for row in rows])
+    lines = [["id", heading, "task", "data set", "parameters", "MiB", "uses", "added"]]
+    for row, metric in zip(rows, judged, strict=True):
         meta = row.meta
         added = time.strftime("%Y-%m-%d", time.localtime(row.created))
         numbers = [f"{row.parameters:,}", f"{row.bytes / 2**20:.1f}", str(row.uses), added]
-        lines.append([row.id, _number(meta.accuracy), meta.task, meta.dataset, *numbers])
+        lines.append([row.id, metric, meta.task, meta.dataset, *numbers])
     total = sum(row.bytes for row in rows) / 2**20
     lines.append([f"models: {len(rows)}", "", "", "", "", f"{total:.1f}", "", ""])
     print(_table(lines, left=(0, 2, 3)))
 
 
 def _show(options: argparse.Namespace) -> None:
+    from ooodist.zoo.metrics import judge_of
+
     if _is_service(options.zoo):
         with _client(options) as client:
             entry, _ = client.fetch(options.id)
@@ -119,17 +128,18 @@ def _show(options: argparse.Namespace) -> None:
         with _zoo(options, create=False) as zoo:
             entry = zoo.entry(options.id)  # without the weights
     meta = entry.meta
-    facts = {
-        "id": options.id,
-        "name": meta.name,
-        "task": meta.task,
-        "data set": meta.dataset,
-        "tags": ", ".join(meta.tags),
-        "access": ", ".join(meta.access) or "everybody",
-        "accuracy": _number(meta.accuracy),
-        "parent": meta.parent or "",
-    }
-    print("\n".join(f"{key:<9} {value}".rstrip() for key, value in facts.items()), end="\n\n")
+    facts = [
+        ("id", options.id),
+        ("name", meta.name),
+        ("task", meta.task),
+        ("data set", meta.dataset),
+        ("tags", ", ".join(meta.tags)),
+        ("access", ", ".join(meta.access) or "everybody"),
+        *((name, _number(value)) for name, value in meta.metrics.items()),
+        ("judged by", judge_of(meta) or ""),
+        ("parent", meta.parent or ""),
+    ]
+    print("\n".join(f"{key:<9} {value}".rstrip() for key, value in facts), end="\n\n")
     lines = [["", "operator", "kind", "reads", "weights"]]
     for number, node in enumerate(entry.graph.nodes):
         weights = [f"{weight.kind} {'x'.join(map(str, weight.shape))}" for weight in node.weights]
@@ -195,20 +205,39 @@ def _zoo(options: argparse.Namespace, *, create: bool = True) -> Zoo:
     return Zoo(options.zoo, capacity_bytes=capacity, index=options.index, create=create)
 
 
-def _load(file: Path) -> keras.Model:
+def _load(options: argparse.Namespace) -> keras.Model:
     """Loads the user's own model; no other kind of file is ever passed to Keras."""
+    file: Path = options.model
     if not file.is_file():
         raise UserError(f"there is no model {file}; check the path")
     import keras
 
+    objects = _custom_objects(options.custom_objects)
     try:
-        return keras.models.load_model(file, compile=False, safe_mode=True)
+        return keras.models.load_model(file, compile=False, safe_mode=True, custom_objects=objects)
     except Exception as error:  # Keras raises many types for files it cannot load
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
             f"model {file} cannot be loaded ({reason}); give a .keras file that "
-            "keras.models.load_model opens without classes of your own"
+            "keras.models.load_model opens; classes of your own are of the module that "
+            "--custom-objects names, as package.module"
         ) from error
+
+
+def _custom_objects(module: str | None) -> dict[str, Any]:
+    """The classes and functions that the user's module has of its own package, by name."""
+    if module is None:
+        return {}
+    from ooodist.util.user_functions import users_module
+
+    if not all(map(str.isidentifier, module.split("."))):
+        raise UserError(f"--custom-objects is {module}; it must be a module, as package.module")
+    package = module.partition(".")[0]
+    return {
+        name: each
+        for name, each in vars(users_module(module, f"--custom-objects {module}")).items()
+        if callable(each) and f"{getattr(each, '__module__', None)}.".startswith(f"{package}.")
+    }
 
 
 def _build(file: Path) -> keras.Model:
@@ -231,8 +260,45 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _number(accuracy: float | None) -> str:
-    return "" if accuracy is None else f"{accuracy:.4f}"
+def _metrics(options: argparse.Namespace) -> dict[str, float]:
+    """The metrics of the options ``--metric`` and ``--accuracy``."""
+    from ooodist.util.yaml_dataclass import did_you_mean
+    from ooodist.zoo.metrics import KNOWN, kind_of
+
+    short = [] if options.accuracy is None else [f"accuracy={options.accuracy}"]
+    found: dict[str, float] = {}
+    for given in [*short, *options.metric]:
+        name, _, value = given.partition("=")
+        if kind_of(name) is None:
+            raise UserError(
+                f"--metric {given}: it is not known which values of {name} are good"
+                f"{did_you_mean(name, [*KNOWN])}; its name must be, or end in, one of "
+                f"{', '.join(KNOWN)}"
+            )
+        if name in found:
+            raise UserError(f"--metric {given}: {name} is given twice; leave one of them out")
+        try:
+            found[name] = float(value)
+        except ValueError as error:
+            raise UserError(f"--metric {given}: it must be NAME=NUMBER, as f1_score=0.9") from error
+    return found
+
+
+def _judged(metas: Sequence[Meta]) -> tuple[str, list[str]]:
+    """The metric that decides for each model, as the heading and the cells of a column."""
+    from ooodist.zoo.metrics import judge_of
+
+    judges = [judge_of(meta) for meta in metas]
+    names = {judge for judge in judges if judge is not None}
+    cells = []
+    for judge, meta in zip(judges, metas, strict=True):
+        number = "" if judge is None else _number(meta.metrics[judge])
+        cells.append(f"{judge} {number}" if number and len(names) > 1 else number)
+    return (names.pop() if len(names) == 1 else "metric"), cells
+
+
+def _number(value: float) -> str:
+    return f"{value:#.4g}"
 
 
 def _table(lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
@@ -251,7 +317,20 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add = _command(each, "add", "put a trained model into the zoo; prints its id")
     add.add_argument("model", metavar="MODEL.keras", type=Path, help="as Keras saved it")
     add.add_argument("--name", default="", help="for people; else the name of the file")
-    add.add_argument("--accuracy", type=float, help="0 to 1, on data it was not trained on")
+    add.add_argument(
+        "--metric",
+        metavar="NAME=NUMBER",
+        action="append",
+        default=[],
+        help="measured on data it was not trained on, as perplexity=23.4; for each metric",
+    )
+    add.add_argument("--accuracy", type=float, help="short for --metric accuracy=NUMBER")
+    add.add_argument(
+        "--judged-by",
+        metavar="NAME",
+        default="",
+        help="the metric that decides how good it is; else that of its task",
+    )
     add.add_argument(
         "--access", metavar="USERS", default="", help="who may use it, as a,b; else everybody"
     )
@@ -261,6 +340,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     query.add_argument("--count", type=int, default=10, help="models to show at most")
     for command, what in ((add, "it"), (query, "those")):
+        command.add_argument(
+            "--custom-objects",
+            metavar="MODULE",
+            help="package.module of your own layers and functions; it is imported",
+        )
         command.add_argument("--task", default="", help=f"of {what}, as 'image classification'")
         command.add_argument("--dataset", default="", help=f"of {what}")
         command.add_argument("--tags", default="", help=f"of {what}, as a,b")

@@ -3,7 +3,7 @@
 Besides Keras's own members, it has a member ``ooodist-zoo.json``::
 
     version    version of this format
-    meta       name, task, data set, tags, accuracy and so on: Meta
+    meta       name, task, data set, tags, metrics and so on: Meta
     graph      operators, weights and the spaces that they run over: ooodist.transfer.graph.graph
     places     data set of each weight, by name, in the member model.weights.h5
     answers    outputs of the model for random inputs: ooodist.transfer.answers; may be missing
@@ -26,7 +26,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -48,15 +48,17 @@ from ooodist.transfer.graph.operators import Outline, outline_of
 from ooodist.util import yaml_dataclass
 from ooodist.util.digest import file_digest, hex_digest
 from ooodist.util.replacing import replacing
-from ooodist.zoo import bounded_json
+from ooodist.zoo import metrics
 from ooodist.zoo.full_disk import is_disk_full
-from ooodist.zoo.graph_json import read_graph
-from ooodist.zoo.hdf5_values import plain_dataset
+from ooodist.zoo.reading import bounded_json
+from ooodist.zoo.reading.graph_json import read_graph
+from ooodist.zoo.reading.hdf5_values import plain_dataset
 
 if TYPE_CHECKING:
     import keras
 
-VERSION = 1
+VERSION = 2
+_WITH_ACCURACY = 1  # the version whose metadata has an accuracy in place of metrics
 MEMBER = "ooodist-zoo.json"
 REQUIRED_MEMBERS = (METADATA_MEMBER, CONFIG_MEMBER, WEIGHTS_MEMBER, MEMBER)
 ASSET_ENDINGS = (".txt", ".json", ".spm")  # vocabularies of text layers
@@ -79,8 +81,9 @@ class Meta:
         dataset: data set that it was trained on; empty if unknown.
         tags: free-form labels.
         access: users who may use it; empty for everybody.
-        accuracy: 0 to 1, on held-out data; None if not measured.
+        metrics: what was measured on held-out data, by name: see :mod:`ooodist.zoo.metrics`.
         parent: id of the model that it was warm-started from; None if it started cold.
+        judged_by: the metric that decides how good it is; empty for that of its task.
     """
 
     name: str = ""
@@ -88,8 +91,9 @@ class Meta:
     dataset: str = ""
     tags: tuple[str, ...] = ()
     access: tuple[str, ...] = ()
-    accuracy: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
     parent: str | None = None
+    judged_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -217,9 +221,10 @@ def digest(source: Path | BinaryIO) -> str:
 
 
 def check_meta(meta: Meta) -> None:
-    """Raises UserError for too many, too long or unprintable texts, or an invalid accuracy."""
+    """Raises UserError for too many, too long or unprintable texts, or invalid metrics."""
     texts = {"tags": meta.tags, "access": meta.access, "parent": (meta.parent or "",)}
     texts |= {"name": (meta.name,), "task": (meta.task,), "dataset": (meta.dataset,)}
+    texts |= {"metrics": tuple(meta.metrics)}
     for key, values in texts.items():
         if len(values) > MOST_TEXTS:
             raise UserError(f"{key} has {len(values)} texts; there may be {MOST_TEXTS}")
@@ -229,8 +234,14 @@ def check_meta(meta: Meta) -> None:
                     f"{key} is {text[:40]!r}, of {len(text)} characters; give at most {MOST_TEXT} "
                     "characters that can be printed"
                 )
-    if meta.accuracy is not None and not 0 <= meta.accuracy <= 1:  # also catches NaN
-        raise UserError(f"accuracy is {meta.accuracy}; it must be 0 to 1 (divide percents by 100)")
+    for name, value in meta.metrics.items():
+        metrics.check(name, value)
+    if meta.judged_by and metrics.judge_of(meta) != meta.judged_by:
+        names = ", ".join(filter(metrics.kind_of, meta.metrics))
+        raise UserError(
+            f"judged_by is {meta.judged_by[:40]!r}; it must be one of the known metrics of the "
+            f"model ({names[:200] or 'it has none'}), or empty for that of its task"
+        )
 
 
 def _save_without_optimizer(model: keras.Model, file: Path) -> None:
@@ -338,10 +349,14 @@ def _check_members(archive: zipfile.ZipFile) -> None:
 
 def _entry(archive: zipfile.ZipFile) -> Entry:
     content = _json(archive, MEMBER)
-    if content["version"] != VERSION:
-        other = f"version {content['version']!r}, where this ooodist reads {VERSION}"
+    said = content["meta"]
+    if content["version"] == _WITH_ACCURACY:
+        accuracy = said.pop("accuracy", None)
+        said["metrics"] = {} if accuracy is None else {"accuracy": accuracy}
+    elif content["version"] != VERSION:
+        other = f"version {content['version']!r}, where this ooodist reads 1 and {VERSION}"
         raise UserError(f"{MEMBER} is of {other}; add the model anew")
-    meta = yaml_dataclass.read(Meta, content["meta"], "meta")
+    meta = yaml_dataclass.read(Meta, said, "meta")
     check_meta(meta)
     graph = read_graph(content["graph"])
     places = content["places"]

@@ -30,7 +30,7 @@ from ooodist.zoo.storage import State
 
 logger = logging.getLogger("ooodist")
 
-VERSION = 3
+VERSION = 4
 BUSY_SECONDS = 60.0
 MOST_PARAMETERS = 900  # per statement; SQLite allows at least 999
 
@@ -70,11 +70,12 @@ class Row:
     value: float = 1.0
     last_used: float = 0.0
 
-    def worth(self, now: float) -> float:
-        """How much keeping the model is worth at the time ``now``, in Unix seconds."""
-        return retention.value(
-            self.meta.accuracy, retention.decayed(self.value, self.last_used, now)
-        )
+    def worth(self, now: float, quality: float | None) -> float:
+        """How much keeping the model is worth at the time ``now``, in Unix seconds.
+
+        ``quality`` is that of :class:`ooodist.zoo.metrics.Quality`.
+        """
+        return retention.value(quality, retention.decayed(self.value, self.last_used, now))
 
 
 class Index:

@@ -1,17 +1,17 @@
-"""The policy by which a zoo keeps models when not all fit, and refuses inaccurate ones.
+"""The policy by which a zoo keeps models when not all fit, and refuses bad ones.
 
-The value of a model rises with its accuracy and with how often and how recently it was used. A use
-counts 1 at first, and half as much after each half-life::
+The value of a model rises with its quality (see metrics.py) and with how often and how recently it
+was used. A use counts 1 at first, and half as much after each half-life::
 
     uses(t)  = sum over uses at s of 2^-((t - s) / half-life)      being added counts as a use
-    value(t) = (1/2 + accuracy) uses(t)                            unknown accuracy: 1/2
+    value(t) = (1/2 + quality) uses(t)                             unknown quality: 1/2
 
 The sum needs no list of uses: its value at the last use is stored (:func:`used`). The zoo keeps the
 models that fit the capacity and have the largest total value: a knapsack problem, which is solved
 exactly, to 15 digits, where that takes about a second. Else the log says how much value is lost.
 
-A model that is far less accurate than others of its task and data set is refused: its training went
-wrong, and its children would inherit that. Accuracies of different tasks are never compared.
+A model that is far worse than others of its task and data set is refused: its training went wrong,
+and its children would inherit that. Metrics of different tasks are never compared.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from ooodist.elastic.selection.knapsack import MOST_TRIED, best_filling
 from ooodist.errors import UserError
+from ooodist.zoo import metrics
 
 if TYPE_CHECKING:
     from ooodist.zoo.entry import Meta
@@ -35,8 +36,8 @@ logger = logging.getLogger("ooodist")
 EXACT = 2**50
 HALF_LIFE = 30 * 24 * 3600.0  # seconds
 LEAST_OTHERS = 5  # the spread of fewer is meaningless
-LEAST_SCORE = -3.0
-LEAST_DEVIATION = 0.02  # of accuracies; if most are equal, the measured one is 0
+MOST_DEVIATIONS = 3.0
+LEAST_DEVIATION = 0.02  # of the median, or of 1; if most are equal, the measured one is 0
 MAD_TO_DEVIATION = 1.4826  # for a normal distribution
 
 
@@ -56,14 +57,14 @@ def decayed(uses: float, last: float, now: float) -> float:
     return uses * 2.0 ** (-max(0.0, now - last) / HALF_LIFE)  # clocks differ between machines
 
 
-def value(accuracy: float | None, uses: float) -> float:
+def value(quality: float | None, uses: float) -> float:
     """The value of a model.
 
     Args:
-        accuracy: 0 to 1; None if unknown.
+        quality: 0 to 1; None if unknown.
         uses: uses, decayed until now.
     """
-    return (0.5 + (0.5 if accuracy is None else accuracy)) * uses
+    return (0.5 + (0.5 if quality is None else quality)) * uses
 
 
 def keep(sizes: Sequence[int], values: Sequence[float], capacity: int) -> npt.NDArray[np.bool_]:
@@ -110,7 +111,9 @@ def leaving(rows: Sequence[Row], new: Row, capacity: int, now: float) -> list[st
     sizes = [row.bytes for row in everything]
     if sum(sizes) <= capacity:
         return []
-    kept = keep(sizes, [row.worth(now) for row in everything], capacity)
+    quality = metrics.Quality(row.meta for row in everything)
+    worths = [row.worth(now, quality.of(row.meta)) for row in everything]
+    kept = keep(sizes, worths, capacity)
     if not kept[-1]:
         raise UserError(
             f"model {new.id} has {new.bytes} bytes and does not fit into the zoo of {capacity} "
@@ -119,35 +122,41 @@ def leaving(rows: Sequence[Row], new: Row, capacity: int, now: float) -> list[st
     return [row.id for row, stays in zip(rows, kept[:-1], strict=True) if not stays]
 
 
-def check_accuracy(meta: Meta, others: Iterable[Meta]) -> None:
-    """Raises UserError for an accuracy far below that of models of the same task and data set.
+def check_metric(meta: Meta, others: Iterable[Meta]) -> None:
+    """Raises UserError for a model far worse than those of the same task and data set.
 
-    The distance from the median is measured in robust deviations (1.48 times the median absolute
-    deviation, but at least 0.02) and must be at least -3. It is checked only against five or more
-    models, and only if both task and data set are given: otherwise they may not be comparable.
+    The metric that decides for the new one is compared. Its distance from the median is measured in
+    robust deviations (1.48 times the median absolute deviation, but at least 0.02, or 2 % of the
+    median for metrics that are not 0 to 1) and must be at most 3. It is checked only against five
+    or more models, and only if both task and data set are given: otherwise they may not be
+    comparable.
 
     Args:
         meta: metadata of the new model, checked by :func:`ooodist.zoo.entry.check_meta`.
         others: metadata of the models in the zoo.
     """
-    accuracy = meta.accuracy
-    if accuracy is None or not (meta.task and meta.dataset):
+    judge = metrics.judge_of(meta)
+    if judge is None or not (meta.task and meta.dataset):
         return
     same = [
-        other.accuracy
+        other.metrics[judge]
         for other in others
-        if (other.task, other.dataset) == (meta.task, meta.dataset) and other.accuracy is not None
+        if (other.task, other.dataset) == (meta.task, meta.dataset) and judge in other.metrics
     ]
     if len(same) < LEAST_OTHERS:
         return
+    value, metric = meta.metrics[judge], metrics.metric_of(judge)
     median = float(np.median(same))
     deviation = MAD_TO_DEVIATION * float(np.median(np.abs(np.array(same) - median)))
-    deviation = max(deviation, LEAST_DEVIATION)
-    score = (accuracy - median) / deviation
-    if score < LEAST_SCORE:
+    scale = 1.0 if metric.is_share else abs(median) or 1.0
+    deviation = max(deviation, LEAST_DEVIATION * scale)
+    sign, side, bound = (1, "below", "least") if metric.rises else (-1, "above", "most")
+    worse = sign * (median - value) / deviation
+    if worse > MOST_DEVIATIONS:
+        limit = median - sign * MOST_DEVIATIONS * deviation
         raise UserError(
-            f"accuracy is {accuracy:.4g}, far below the {len(same)} models of task {meta.task} and "
-            f"data set {meta.dataset} in the zoo (median {median:.4g}, {-score:.1f} deviations of "
-            f"{deviation:.2g}); it must be at least {median + LEAST_SCORE * deviation:.4g}: train "
-            "the model longer, or give it a task or data set of its own"
+            f"{judge} is {value:.4g}, far {side} the {len(same)} models of task {meta.task} and "
+            f"data set {meta.dataset} in the zoo (median {median:.4g}, {worse:.1f} deviations of "
+            f"{deviation:.2g}); it must be at {bound} {limit:.4g}: train the model longer, or give "
+            "it a task or data set of its own"
         )

@@ -90,7 +90,7 @@ def start(
 ) -> WarmStart | None:
     """Does the work of :func:`warm_start`, with settings that were already read."""
     text, error = "", None
-    strategy: Strategy | None = getattr(getattr(model, "ooodist", None), "strategy", None)
+    strategy = strategy_of(model)
     whole = contextlib.nullcontext() if strategy is None else strategy.starting_on_rank_0()
     with whole:
         try:
@@ -110,6 +110,12 @@ def start(
         replicas.broadcast_variables(engine, list(named_weights(model).values()))
     go_on(model, result)
     return result
+
+
+def strategy_of(model: keras.Model) -> Strategy | None:
+    """The strategy of a model that ooodist trains; None for others."""
+    strategy: Strategy | None = getattr(getattr(model, "ooodist", None), "strategy", None)
+    return strategy
 
 
 def go_on(model: keras.Model, start: WarmStart) -> None:

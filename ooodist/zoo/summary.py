@@ -4,7 +4,7 @@ Each machine, and each user without write permission, has an index of its own. B
 the files alone takes minutes for thousands of models. The summary holds what the index needs, so
 that only files newer than the summary are opened::
 
-    {"version": 2}
+    {"version": 3}
     {"row": {id, meta, bytes, ...}, "version": "...", "outline": [...]}    a model
 
 It is gzipped, with one JSON object per line. Anyone who may add models may have written it, so it
@@ -27,15 +27,15 @@ from typing import Any
 from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import Outline, plain_of
 from ooodist.util import yaml_dataclass
-from ooodist.zoo import bounded_json
 from ooodist.zoo.entry import check_meta
 from ooodist.zoo.index import Index, Row, unpacked
-from ooodist.zoo.outline_json import read_outline
+from ooodist.zoo.reading import bounded_json
+from ooodist.zoo.reading.outline_json import read_outline
 from ooodist.zoo.storage import State, Storage
 
 logger = logging.getLogger("ooodist")
 
-_HEAD = {"version": 2}
+_HEAD = {"version": 3}
 MOST_BYTES = 2**30  # unpacked
 MOST_HEAD_BYTES = 1000
 MOST_LINE_BYTES = 4 * 2**20

@@ -33,7 +33,7 @@ from ooodist.transfer.matching.candidates import bucket_of, candidates
 from ooodist.transfer.matching.match import Prepared, prepare
 from ooodist.util.digest import hex_digest
 from ooodist.zoo import entry as entries
-from ooodist.zoo import retention, summary
+from ooodist.zoo import metrics, retention, summary
 from ooodist.zoo.changes import Changes, unused_row
 from ooodist.zoo.entry import ENDING, Checked, Entry, Meta
 from ooodist.zoo.index import Index, Row, unpacked
@@ -140,8 +140,8 @@ class Zoo:
             check: checks the file, and raises UserError.
 
         Raises:
-            UserError: the file is damaged, its accuracy is far below that of its task and data set,
-                it is worth less than the models it would displace, or it cannot be written.
+            UserError: the file is damaged, the model is far worse than others of its task and data
+                set, it is worth less than the models it would displace, or it cannot be written.
         """
         if isinstance(file, Path):
             if not file.is_file():
@@ -193,8 +193,8 @@ class Zoo:
         """The best parents for a new model, best first.
 
         Similarities fall into ten buckets of equal width. Models in a higher bucket come first;
-        within a bucket they are ordered by accuracy, then similarity, then age, the newest first.
-        Models that have nothing in common with the new one are not found.
+        within a bucket they are ordered by quality (see metrics.py), then similarity, then age, the
+        newest first. Models that have nothing in common with the new one are not found.
 
         Args:
             outline: outline of the new model.
@@ -214,10 +214,12 @@ class Zoo:
         prepared = self._prepare(rows)
         pool = list(prepared)
         found = candidates(child, [*prepared.values()], buckets=BUCKETS, count=count)
+        quality = metrics.Quality(row.meta for row in rows.values())
 
         def rank(found: Found) -> tuple[float, ...]:
-            accuracy = -1.0 if found.meta.accuracy is None else found.meta.accuracy
-            return bucket_of(found.score, BUCKETS), accuracy, found.score, rows[found.id].created
+            measured = quality.of(found.meta)
+            good = -1.0 if measured is None else measured
+            return bucket_of(found.score, BUCKETS), good, found.score, rows[found.id].created
 
         ranked = sorted(
             (Found(pool[at], score, rows[pool[at]].meta) for at, score in found if score > 0),
@@ -335,7 +337,7 @@ class Zoo:
     def _leaving(self, new: Row, replace: str | None) -> builtins.list[str]:
         """The ids of models to remove for a new one. Raises UserError if it is refused."""
         rows = [row for row in self._index.rows() if row.id not in (new.id, replace)]
-        retention.check_accuracy(new.meta, [row.meta for row in rows])
+        retention.check_metric(new.meta, [row.meta for row in rows])
         leaving = [] if replace is None else [replace]
         if self.capacity_bytes is not None:
             leaving += retention.leaving(rows, new, self.capacity_bytes, time.time())

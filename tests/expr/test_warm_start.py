@@ -56,7 +56,7 @@ def test_each_method_trains(modules: dict[str, ModuleType], tmp_path: Path) -> N
         patch.setitem(tasks.TASKS, "digits", short)
         model, rows = train("mlp-32-1", "cold", 100, str(tmp_path), kept=True)
         with Zoo(tmp_path) as zoo:
-            zoo.add_model(model, Meta("mlp-32-1", short.task, "digits", accuracy=0.5))
+            zoo.add_model(model, Meta("mlp-32-1", short.task, "digits", metrics={"accuracy": 0.5}))
         first = {}
         for method in modules["train"].METHODS:
             _, found = train("mlp-40-2", method, 1, str(tmp_path))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import logging
+import math
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import pytest
 from ooodist import engines
 from ooodist.checkpoint import folder as folders
 from ooodist.config import job as job_file
+from ooodist.data import kinds
 from ooodist.elastic import timing
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
@@ -25,7 +27,10 @@ from ooodist.job import warm_start as warm_job
 from ooodist.job.preparation import PreparedJob, set_up
 from ooodist.job.run import train
 from ooodist.transfer import provenance
-from ooodist.zoo.zoo import Row, Zoo
+from ooodist.transfer.graph.operators import outline_of
+from ooodist.zoo.entry import Meta
+from ooodist.zoo.metrics import judge_of
+from ooodist.zoo.zoo import Row, Wanted, Zoo
 from tests.zoo.starts import meta, network, zoo_of
 
 SMALL = [
@@ -96,8 +101,10 @@ def test_a_finished_job_is_in_the_zoo_with_its_accuracy(cold: Path) -> None:
     assert (row.meta.name, row.meta.task, row.meta.dataset) == ("mlp", "classification", "digits")
     assert row.meta.tags == ("a", "b")
     assert row.meta.parent is None
-    assert row.meta.accuracy == pytest.approx(float(history(cold / "out")[-1]["val_accuracy"]))
-    assert row.meta.accuracy > 0.5
+    assert row.meta.metrics["accuracy"] == pytest.approx(
+        float(history(cold / "out")[-1]["val_accuracy"])
+    )
+    assert row.meta.metrics["accuracy"] > 0.5
     with Zoo(cold / "zoo") as models:
         _, values = models.fetch(row.id)
     trained = keras.models.load_model(cold / "out" / "model.keras")
@@ -151,7 +158,7 @@ def test_a_job_that_is_complete_is_registered_if_it_was_not(
     run(tmp_path / "out", PARENT, "epochs=1", f"warm_start.zoo={tmp_path / 'zoo'}", resume=True)
     [row] = rows_of(tmp_path / "zoo")
     accuracy = float(history(tmp_path / "out")[-1]["val_accuracy"])
-    assert row.meta.accuracy == pytest.approx(accuracy)
+    assert row.meta.metrics["accuracy"] == pytest.approx(accuracy)
 
 
 def test_the_jobs_own_task_and_data_set_are_wanted(
@@ -190,12 +197,107 @@ def test_what_the_zoo_refuses_does_not_spoil_the_job(
         run(tmp_path / "two", *bad, required)
 
 
-def test_no_accuracy_where_none_was_measured() -> None:
-    assert warm_job._accuracy({}) is None
-    assert warm_job._accuracy({"loss": 0.5}) is None
-    assert warm_job._accuracy({"loss": 0.5, "accuracy": float("nan")}) is None
-    assert warm_job._accuracy({"loss": 0.5, "accuracy": 0.25, "top_accuracy": 0.5}) == 0.25
-    assert warm_job._accuracy({"sparse_top_k_categorical_accuracy": 0.5}) == 0.5
+SMALL_DATA = "data={name: synthetic, num_samples: 64, "
+LANGUAGE = [
+    f"{SMALL_DATA}input_shape: [8], dtype: int32, vocabulary: 16}}",
+    "model={name: lstm, width: 8}",
+]
+REGRESSION = [
+    f"{SMALL_DATA}input_shape: [4], target_shape: [1]}}",
+    "model={name: mlp, layers: [8]}",
+]
+
+
+@pytest.mark.parametrize(
+    ("job", "name", "of_loss"),
+    [(LANGUAGE, "perplexity", math.exp), (REGRESSION, "rmse", math.sqrt)],
+    ids=["language", "regression"],
+)
+def test_a_job_without_an_accuracy_is_judged_by_what_its_loss_says(
+    job: list[str], name: str, of_loss: Callable[[float], float], engine: Engine, tmp_path: Path
+) -> None:
+    """The better one of two is the parent of the next, though its number is smaller."""
+    for epochs in (1, 20):
+        rows = [
+            "batch=16",
+            f"epochs={epochs}",
+            f"warm_start={{zoo: {tmp_path / 'zoo'}, least_score: 1}}",
+        ]
+        run(tmp_path / f"{epochs}", *job, *rows)
+        loss = float(history(tmp_path / f"{epochs}")[-1]["val_loss"])
+        row = max(rows_of(tmp_path / "zoo"), key=lambda row: row.created)
+        assert row.meta.judged_by == name
+        assert row.meta.metrics["loss"] == pytest.approx(loss)
+        assert row.meta.metrics[name] == pytest.approx(of_loss(loss))
+    first, second = sorted(rows_of(tmp_path / "zoo"), key=lambda row: row.created)
+    assert second.meta.metrics[name] < first.meta.metrics[name]
+    with Zoo(tmp_path / "zoo") as zoo:
+        wanted = Wanted(second.meta.task)
+        outline = outline_of(zoo.entry(first.id).graph)
+        assert [each.id for each in zoo.query(outline, wanted, 2)] == [second.id, first.id]
+
+
+def measured(result: dict[str, float], *overrides: str, model: Any = None) -> dict[str, float]:
+    config = job_file.load(None, [*SMALL, PARENT, *overrides])
+    data = kinds.load(config.data, batch=8, rank=0, size=1, seed=1)
+    return warm_job._measured(config, data, model or network(), result)
+
+
+def test_only_possible_values_are_registered() -> None:
+    assert measured({}) == {}
+    assert measured({"loss": 0.5}) == {"loss": 0.5}
+    assert measured({"loss": 0.5, "accuracy": float("nan")}) == {"loss": 0.5}
+    assert measured({"loss": float("inf"), "accuracy": 75.0}) == {}
+    result = {"loss": 0.5, "accuracy": 0.25, "top_accuracy": 0.5}
+    assert measured(result) == result
+    assert judge_of(Meta(metrics=result)) == "accuracy"
+    result = measured({"sparse_top_k_categorical_accuracy": 0.5})
+    assert judge_of(Meta(metrics=result)) == "sparse_top_k_categorical_accuracy"
+
+
+def test_no_perplexity_of_another_loss() -> None:
+    assert measured({"loss": 2.0}, *LANGUAGE)["perplexity"] == math.exp(2.0)
+    assert measured({"loss": 1e5}, *LANGUAGE)["perplexity"] == math.exp(700.0)
+    regularized = keras.Sequential(
+        [keras.Input((2,)), keras.layers.Dense(2, kernel_regularizer="l2", name="dense")]
+    )
+    assert measured({"loss": 2.0}, *LANGUAGE, model=regularized) == {"loss": 2.0}
+    assert measured({"loss": 2.0}, *REGRESSION, "loss=mean_absolute_error") == {"loss": 2.0}
+    keras_name = {"root_mean_squared_error": 3.0}
+    assert measured(keras_name, *REGRESSION) == keras_name | {"rmse": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("judge", "more", "message"),
+    [
+        ("acuracy", [], r"judged_by is acuracy \(did you mean accuracy\?\); .* loss, accuracy "),
+        ("auc", [], "judged_by is auc"),
+        (
+            "cosine_similarity",
+            [*REGRESSION, "batch=16", "metrics=[cosine_similarity]"],
+            r"compare: loss, rmse \(",
+        ),
+        ("accuracy", ["metrics=[]"], "judged_by is accuracy"),
+    ],
+)
+def test_what_a_job_does_not_measure_cannot_judge_it(
+    judge: str, more: list[str], message: str, engine: Engine, tmp_path: Path
+) -> None:
+    """It ends before it trains."""
+    wanted = f"warm_start={{zoo: {tmp_path / 'zoo'}, judged_by: {judge}}}"
+    with pytest.raises(UserError, match=message):
+        run(tmp_path / "out", PARENT, *more, wanted)
+    assert not (tmp_path / "out" / "history.csv").exists()
+
+
+def test_another_metric_may_judge_a_job(engine: Engine, tmp_path: Path) -> None:
+    metrics = "metrics=[accuracy, {name: sparse_top_k_categorical_accuracy, k: 3}]"
+    judge = "sparse_top_k_categorical_accuracy"
+    wanted = f"warm_start={{zoo: {tmp_path / 'zoo'}, judged_by: {judge}}}"
+    run(tmp_path / "out", PARENT, "epochs=1", metrics, wanted)
+    [row] = rows_of(tmp_path / "zoo")
+    assert judge_of(row.meta) == judge
+    assert row.meta.metrics[judge] > row.meta.metrics["accuracy"]
 
 
 # What is required
@@ -235,7 +337,9 @@ def test_probing_on_the_jobs_own_data(
         for seed in (1, 2):
             keras.utils.set_random_seed(seed)
             fresh = keras.models.clone_model(shape)
-            models.add_model(fresh, replace(parent.meta, name=f"fresh {seed}", accuracy=0.99))
+            models.add_model(
+                fresh, replace(parent.meta, name=f"fresh {seed}", metrics={"accuracy": 0.99})
+            )
     before = rows_of(zoo)
     start = f"warm_start={{zoo: {zoo}, register: false, probe_steps: 5"
     caplog.set_level(logging.INFO, "ooodist")

@@ -16,11 +16,13 @@ import numpy as np
 from ooodist.transfer.graph.graph import Axis, Graph, Node, Segment, Space, Weight
 from ooodist.transfer.graph.operators import Outline, outline_of
 from ooodist.util import yaml_dataclass
-from ooodist.zoo.entry import MEMBER, WEIGHTS_MEMBER, Meta
+from ooodist.zoo.entry import MEMBER, VERSION, WEIGHTS_MEMBER, Meta
 from ooodist.zoo.storage import Storage
 from ooodist.zoo.zoo import Found, Zoo
 
-META = Meta("A model", "digits", "mnist", ("small", "b"), ("alice",), 0.5, "parent-0123")
+META = Meta(
+    *("A model", "digits", "mnist", ("small", "b"), ("alice",)), {"accuracy": 0.5}, "parent-0123"
+)
 
 
 def chain(widths: list[int], op: str = "Dense") -> Graph:
@@ -69,7 +71,7 @@ def write_plain(
                 values = np.random.default_rng(number).normal(size=weight.shape)
                 opened[weight.name] = values.astype(np.float32)
     said: dict[str, Any] = {
-        "version": 1,
+        "version": VERSION,
         "meta": yaml_dataclass.plain(meta),
         "graph": yaml_dataclass.plain(graph),
         "places": {weight.name: weight.name for weight in weights},

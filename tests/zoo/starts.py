@@ -70,9 +70,9 @@ def trained(model: keras.Model, steps: int = 30, rate: float = 0.01) -> keras.Mo
 
 
 def meta(name: str = "parent", accuracy: float | None = 0.9, **changes: Any) -> Meta:
-    return Meta(
-        name, **{"task": TASK, "dataset": DATASET, "tags": TAGS, **changes}, accuracy=accuracy
-    )
+    metrics = {} if accuracy is None else {"accuracy": accuracy}
+    said = {"task": TASK, "dataset": DATASET, "tags": TAGS, "metrics": metrics}
+    return Meta(name, **said | changes)
 
 
 def zoo_of(folder: Path, *models: keras.Model, metas: Sequence[Meta] = ()) -> str:

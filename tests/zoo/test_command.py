@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shlex
 import signal
@@ -82,9 +83,10 @@ def filled(tmp_path: Path) -> tuple[Path, list[str]]:
     folder = tmp_path / "zoo"
     added = []
     with Zoo(folder) as zoo:
-        for name, widths, accuracy in (("a", [4, 8], 0.5), ("b", [4, 9], None), ("c", [2], 0.25)):
+        for name, widths, found in (("a", [4, 8], 0.5), ("b", [4, 9], None), ("c", [2], 0.25)):
             file = tmp_path / f"{name}.keras"
-            write_plain(file, chain(widths), Meta(name, "t", "d", accuracy=accuracy))
+            metrics = {} if found is None else {"accuracy": found}
+            write_plain(file, chain(widths), Meta(name, "t", "d", metrics=metrics))
             added.append(zoo.add(file))
     return folder, added
 
@@ -101,7 +103,9 @@ def test_a_model_is_added_found_shown_and_deleted(model_file: Path, tmp_path: Pa
     model = done.stdout.strip()
     assert model.startswith("my-net-")
     meta = read(zoo / f"{model}.keras").meta
-    assert meta == Meta("My Net", "image classification", "digits", ("small", "2026"), (), 0.98)
+    assert meta == Meta(
+        "My Net", "image classification", "digits", ("small", "2026"), (), {"accuracy": 0.98}
+    )
 
     (tmp_path / "job.yaml").write_text(JOB)
     done = start("query", tmp_path / "job.yaml", "--zoo", zoo, "--dataset", "digits")
@@ -162,6 +166,31 @@ def test_a_model_is_shown_with_its_operators(
     assert len(text.split("\n\n")[1].splitlines()) == 3
 
 
+def test_metrics_in_their_own_direction_are_added_and_shown(
+    model_file: Path, filled: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    zoo, models = filled
+    there = ["--zoo", zoo, "--task", "language", "--metric", "accuracy=0.4"]
+    worse, better = (
+        run(capsys, "add", model_file, *there, "--metric", f"perplexity={each}").strip()
+        for each in (23.456, 9)
+    )
+    table = cells(run(capsys, "query", model_file, "--zoo", zoo, "--task", "language"))
+    assert table[0][2] == "perplexity"
+    assert [row[:3] for row in table[1:]] == [[better, "1.000", "9.000"], [worse, "1.000", "23.46"]]
+    heading, *rows, _ = cells(run(capsys, "list", "--zoo", zoo))
+    assert heading[1] == "metric"
+    by_model = {row[0]: row[1:3] for row in rows}
+    assert by_model[models[0]] == ["accuracy", "0.5000"]
+    assert by_model[worse] == ["perplexity", "23.46"]
+    text = run(capsys, "show", worse, "--zoo", zoo)
+    assert "perplexity 23.46\n" in text
+    assert "judged by perplexity\n" in text
+    other = ["--metric", "perplexity=5", "--judged-by", "accuracy"]
+    judged = run(capsys, "add", model_file, *there, *other).strip()
+    assert "judged by accuracy\n" in run(capsys, "show", judged, "--zoo", zoo)
+
+
 def test_several_models_are_deleted(
     filled: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,11 +204,11 @@ def test_a_capacity_makes_the_least_valuable_leave(
 ) -> None:
     zoo, _ = filled
     new = run(
-        capsys, "add", model_file, "--zoo", zoo, "--accuracy", 1, "--capacity-bytes", 40_000
+        capsys, "add", model_file, "--zoo", zoo, "--accuracy", 1, "--capacity-bytes", 41_000
     ).strip()
     left = {file.stem for file in zoo.glob("*.keras")}
     assert new in left
-    assert sum(file.stat().st_size for file in zoo.glob("*.keras")) <= 40_000
+    assert sum(file.stat().st_size for file in zoo.glob("*.keras")) <= 41_000
     message = error_of(capsys, "add", model_file, "--zoo", zoo, "--capacity-bytes", 9_000)
     assert "raise the capacity" in message
 
@@ -246,6 +275,12 @@ WRONG = [
     (["add", "x.keras", "--zoo", "{folder}", "--accuracy", "98"], "accuracy is 98.0; it must be 0"),
     (["add", "x.keras", "--zoo", "{folder}", "--accuracy", "nan"], "accuracy is nan; it must be 0"),
     (["add", "x.keras", "--zoo", "{folder}", "--accuracy", "x"], "invalid float value: 'x'"),
+    (["add", "x", "--zoo", "{folder}", "--metric", "acuracy=1"], "acuracy are good (did you mean"),
+    (["add", "x", "--zoo", "{folder}", "--metric", "f1"], "--metric f1: it must be NAME=NUMBER"),
+    (["add", "x", "--zoo", "{folder}", "--metric", "f1=x"], "f1=x: it must be NAME=NUMBER"),
+    (["add", "x", "--zoo", "{folder}", "--metric", "rmse=-1"], "rmse is -1.0; it must be at least"),
+    (["add", "x", "--zoo", "{folder}", "--metric", "auc=1", "--metric", "auc=0"], "given twice"),
+    (["add", "x", "--zoo", "{folder}", "--judged-by", "f1"], "judged_by is 'f1'"),
     (["add", "x.keras", "--zoo", "{folder}", "--task", "a\nb"], "task is 'a\\nb'"),
     (["add", "x.keras", "--zoo", "{folder}", "--capacity-bytes", "0"], "it must be at least 1"),
     (["query", "x.keras", "--zoo", "{folder}"], "there is no model x.keras"),
@@ -352,3 +387,79 @@ def test_no_home_folder_is_needed_for_a_folder(
     done = start("list", "--zoo", filled[0])
     assert done.returncode == 0, done.stderr
     assert "none" not in os.listdir(tmp_path)
+
+
+# Classes of one's own
+
+OWN = """\
+from os import getcwd
+
+import keras
+
+class Scaled(keras.layers.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones", name="scale")
+
+    def call(self, x):
+        return x * self.scale
+
+def doubled(x):
+    return 2 * x
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A model with a layer and a function of a module that is not imported."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "layers_of_mine.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(folder))
+    module = importlib.import_module("layers_of_mine")
+    model = keras.Sequential(
+        [keras.Input((4,)), module.Scaled(name="own"), layers.Dense(2, module.doubled, name="head")]
+    )
+    model.save(folder / "mine.keras")
+    del sys.modules["layers_of_mine"]
+    yield folder / "mine.keras"
+    sys.modules.pop("layers_of_mine", None)
+
+
+def test_classes_of_ones_own_come_from_the_module_that_is_named(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zoo, named = tmp_path / "zoo", ["--custom-objects", "layers_of_mine"]
+    model = run(capsys, "add", own, "--zoo", zoo, *named).strip()
+    assert "layers_of_mine" in sys.modules
+    assert cells(run(capsys, "query", own, "--zoo", zoo, *named))[1][:2] == [model, "1.000"]
+    assert "Scaled" in run(capsys, "show", model, "--zoo", zoo)
+    assert program._custom_objects("layers_of_mine").keys() == {"Scaled", "doubled"}
+
+
+def test_a_file_names_no_module(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = error_of(capsys, "add", own, "--zoo", tmp_path / "zoo")
+    assert "cannot be loaded" in message
+    assert "--custom-objects names" in message
+    assert "layers_of_mine" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("none_of_mine.layers", "--custom-objects none_of_mine.layers: there is no Python module"),
+        ("", "--custom-objects is ; it must be a module"),
+        ("../mine.py", "--custom-objects is ../mine.py; it must be a module"),
+    ],
+)
+def test_a_module_that_is_none_is_named(
+    module: str, message: str, model_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zoo = model_file.parent / "zoo"
+    named = ["--zoo", zoo, "--custom-objects", module]
+    assert message in error_of(capsys, "add", model_file, *named)
+    (model_file.parent / "job.yaml").write_text(JOB)
+    zoo.mkdir(exist_ok=True)
+    message = error_of(capsys, "query", model_file.parent / "job.yaml", *named)
+    assert "--custom-objects is for a .keras file" in message

@@ -110,7 +110,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [row] = rows_of(zoo).values()
     accuracy = re.search(r"validation +.*accuracy ([0-9.]+)", job.text)
     assert accuracy is not None
-    assert row.meta.accuracy == pytest.approx(float(accuracy[1]), abs=1e-4)
+    assert row.meta.metrics["accuracy"] == pytest.approx(float(accuracy[1]), abs=1e-4)
     assert (row.meta.task, row.meta.dataset) == ("classification", "digits")
     assert row.meta.tags == ("a",)
     return zoo
@@ -227,7 +227,7 @@ def test_a_pipeline_registers_the_whole_model(tmp_path: Path) -> None:
     [row] = rows_of(zoo).values()
     accuracy = re.search(r"validation +.*accuracy ([0-9.]+)", job.text)
     assert accuracy is not None
-    assert row.meta.accuracy == pytest.approx(float(accuracy[1]), abs=1e-4)
+    assert row.meta.metrics["accuracy"] == pytest.approx(float(accuracy[1]), abs=1e-4)
     with Zoo(zoo) as models:
         _, values = models.fetch(row.id)
     trained = keras.models.load_model(job.folder / "model.keras").get_weights()

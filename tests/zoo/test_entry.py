@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ooodist.transfer.graph.graph import Axis, Graph, Node, Weight
 from ooodist.transfer.graph.keras_graph import graph_of
 from ooodist.util import yaml_dataclass
 from ooodist.zoo.entry import Meta, check, check_meta, read, read_with_weights, write
+from ooodist.zoo.zoo import Zoo
 from tests.zoo.entries import META, chain, write_plain
 
 
@@ -161,9 +163,18 @@ def test_weights_of_any_rank(size: tuple[int, ...], tmp_path: Path) -> None:
 
 
 WRONG_META = [
-    (Meta(accuracy=1.5), "accuracy is 1.5; it must be 0 to 1"),
-    (Meta(accuracy=float("nan")), "accuracy is nan"),
-    (Meta(accuracy=-0.01), "accuracy is -0.01"),
+    (Meta(metrics={"accuracy": 1.5}), "accuracy is 1.5; it must be 0 to 1"),
+    (Meta(metrics={"accuracy": float("nan")}), "accuracy is nan"),
+    (Meta(metrics={"accuracy": -0.01}), "accuracy is -0.01"),
+    (Meta(metrics={"perplexity": 0.5}), "perplexity is 0.5; it must be at least 1"),
+    (Meta(metrics={"x" * 1001: 0.5}), "metrics is 'xxx.* of 1001 characters"),
+    (Meta(metrics={f"m{n}": 0.5 for n in range(101)}), "metrics has 101 texts"),
+    (Meta(metrics={"a\nb": 0.5}), "metrics is"),
+    (Meta(judged_by="f1"), "judged_by is 'f1'; .*it has none"),
+    (
+        Meta(metrics={"hinge": 1.0, "loss": 2.0}, judged_by="hinge"),
+        "judged_by is 'hinge'.*\\(loss\\)",
+    ),
     (Meta(name="x" * 1001), "name is 'xxx.* of 1001 characters"),
     (Meta(task="a\nb"), "task is"),
     (Meta(dataset="\x1b[31m"), "dataset is"),
@@ -184,7 +195,7 @@ def test_meta_data_that_are_none_are_refused(meta: Meta, message: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("accuracy", "0.9"), ("tags", "a"), ("name", 3), ("more", 1)]
+    ("key", "value"), [("metrics", {"accuracy": "0.9"}), ("tags", "a"), ("name", 3), ("more", 1)]
 )
 def test_meta_data_of_other_types_are_refused(key: str, value: object, tmp_path: Path) -> None:
     def content(said: dict[str, Any]) -> None:
@@ -192,4 +203,32 @@ def test_meta_data_of_other_types_are_refused(key: str, value: object, tmp_path:
 
     write_plain(tmp_path / "a.keras", chain([2, 3]), content=content)
     with pytest.raises(UserError, match=key):
+        read(tmp_path / "a.keras")
+
+
+@pytest.mark.parametrize("accuracy", [None, 0.25])
+def test_a_file_of_an_earlier_version_has_an_accuracy(
+    accuracy: float | None, tmp_path: Path
+) -> None:
+    def content(said: dict[str, Any]) -> None:
+        said["version"] = 1
+        del said["meta"]["metrics"], said["meta"]["judged_by"]
+        said["meta"]["accuracy"] = accuracy
+
+    write_plain(tmp_path / "a.keras", chain([2, 3]), content=content)
+    metrics = {} if accuracy is None else {"accuracy": accuracy}
+    assert read(tmp_path / "a.keras").meta == replace(META, metrics=metrics)
+    assert check(tmp_path / "a.keras").meta == replace(META, metrics=metrics)
+    with Zoo(tmp_path) as zoo:
+        assert zoo.list()[0].meta.metrics == metrics
+
+
+def test_a_wrong_accuracy_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    def content(said: dict[str, Any]) -> None:
+        said["version"] = 1
+        del said["meta"]["metrics"], said["meta"]["judged_by"]
+        said["meta"]["accuracy"] = 75
+
+    write_plain(tmp_path / "a.keras", chain([2, 3]), content=content)
+    with pytest.raises(UserError, match="accuracy is 75"):
         read(tmp_path / "a.keras")

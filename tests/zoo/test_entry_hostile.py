@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 from ooodist.errors import UserError
-from ooodist.zoo import bounded_json
 from ooodist.zoo import entry as module
 from ooodist.zoo.entry import MEMBER, WEIGHTS_MEMBER, check, read
+from ooodist.zoo.reading import bounded_json
 from tests.zoo.entries import chain, write_plain
 
 
@@ -41,7 +41,7 @@ def without(text: bytes) -> Callable[[bytes], Any]:
 
 
 WRONG_JSON: list[tuple[Callable[[dict[str, Any]], None], str]] = [
-    (changed(version=2), "is of version 2, where this ooodist reads 1"),
+    (changed(version=3), "is of version 3, where this ooodist reads 1 and 2"),
     (changed(version=None), "is of version None"),
     (lambda content: content.pop("version"), "'version'"),
     (lambda content: content.pop("graph"), "'graph'"),

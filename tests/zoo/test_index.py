@@ -29,7 +29,7 @@ OUTLINE = (Operator("Input"), Operator("Dense:relu", (0,), ((4, 5), (5,))))
 
 
 def row(model: str, task: str = "t", dataset: str = "d", size: int = 7) -> Row:
-    meta = Meta(model.title(), task, dataset, ("a", "b"), ("alice",), 0.5, "parent")
+    meta = Meta(model.title(), task, dataset, ("a", "b"), ("alice",), {"accuracy": 0.5}, "parent")
     return Row(model, meta, size, 25, 1000.0, last_used=1000.0)
 
 
@@ -95,13 +95,13 @@ def test_putting_a_model_again_replaces_its_row(index: Index) -> None:
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 
 
-@given(texts, st.lists(texts, max_size=3), st.none() | st.floats(0, 1))
+@given(texts, st.lists(texts, max_size=3), st.floats(0, 1))
 def test_any_meta_data_are_read_back(
-    tmp_path_factory: pytest.TempPathFactory, text: str, words: list[str], accuracy: float | None
+    tmp_path_factory: pytest.TempPathFactory, text: str, words: list[str], number: float
 ) -> None:
     file = tmp_path_factory.mktemp("meta") / "index.sqlite"
     index = Index(file)
-    meta = Meta(text, text, text, tuple(words), tuple(words), accuracy, text)
+    meta = Meta(text, text, text, tuple(words), tuple(words), {text: number}, text, text)
     index.put([(Row("a", meta, 1, 2, 3.0), OUTLINE)])
     assert index.row("a") == Row("a", meta, 1, 2, 3.0)
     index.close()
@@ -135,7 +135,7 @@ def test_uses_are_counted_and_lose_value(index: Index) -> None:
     assert used is not None
     assert (used.uses, used.value) == (2, 1.75)
     assert used.last_used == 1000.0 + 2 * HALF_LIFE
-    assert used.worth(1000.0 + 3 * HALF_LIFE) == 0.875
+    assert used.worth(1000.0 + 3 * HALF_LIFE, 0.5) == 0.875
     assert index.row("b") == row("b")
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from ooodist.errors import UserError
 from ooodist.zoo.entry import Meta
 from ooodist.zoo.index import Row
-from ooodist.zoo.retention import HALF_LIFE, check_accuracy, decayed, keep, leaving, used, value
+from ooodist.zoo.metrics import Quality
+from ooodist.zoo.retention import HALF_LIFE, check_metric, decayed, keep, leaving, used, value
 
 DAY = 24 * 3600.0
 
@@ -28,7 +29,11 @@ def best_of_all_subsets(sizes: list[int], values: list[float], capacity: int) ->
 
 
 def row(name: str, size: int, accuracy: float | None = 0.5, uses: float = 1.0) -> Row:
-    return Row(name, Meta(accuracy=accuracy), size, 0, 0.0, 0, uses, 0.0)
+    return Row(name, work(accuracy, "", ""), size, 0, 0.0, 0, uses, 0.0)
+
+
+def worth(row: Row, now: float) -> float:
+    return row.worth(now, Quality([row.meta]).of(row.meta))
 
 
 # Value
@@ -60,8 +65,8 @@ def test_value_rises_with_accuracy_and_with_use(a: float, b: float, c: float, d:
 def test_use_brings_a_less_accurate_model_above_one_that_is_forgotten() -> None:
     forgotten = row("forgotten", 1, 0.9, uses=1.0)
     used_much = row("used", 1, 0.7, uses=5.0)
-    assert used_much.worth(30 * DAY) > forgotten.worth(30 * DAY)
-    assert forgotten.worth(0) > forgotten.worth(30 * DAY) > forgotten.worth(60 * DAY) > 0
+    assert worth(used_much, 30 * DAY) > worth(forgotten, 30 * DAY)
+    assert worth(forgotten, 0) > worth(forgotten, 30 * DAY) > worth(forgotten, 60 * DAY) > 0
 
 
 # Knapsack
@@ -173,16 +178,17 @@ def test_what_stays_fits(sizes: list[int], new: int, capacity: int) -> None:
 
 
 def work(accuracy: float | None, task: str = "t", dataset: str = "d") -> Meta:
-    return Meta(task=task, dataset=dataset, accuracy=accuracy)
+    metrics = {} if accuracy is None else {"accuracy": accuracy}
+    return Meta(task=task, dataset=dataset, metrics=metrics)
 
 
 FIVE = [work(accuracy) for accuracy in (0.90, 0.91, 0.92, 0.93, 0.94)]
 
 
 def test_an_accuracy_far_below_the_others_is_refused() -> None:
-    check_accuracy(work(0.865), FIVE)
+    check_metric(work(0.865), FIVE)
     with pytest.raises(UserError) as raised:
-        check_accuracy(work(0.5), FIVE)
+        check_metric(work(0.5), FIVE)
     message = str(raised.value)
     assert "accuracy is 0.5, far below the 5 models of task t and data set d" in message
     assert "median 0.92, 21.0 deviations of 0.02" in message
@@ -190,20 +196,20 @@ def test_an_accuracy_far_below_the_others_is_refused() -> None:
 
 
 def test_a_better_one_is_always_taken() -> None:
-    check_accuracy(work(1.0), [work(0.1)] * 10)
+    check_metric(work(1.0), [work(0.1)] * 10)
 
 
 def test_the_limit_is_where_the_message_says() -> None:
     limit = 0.92 - 3 * 0.02
-    check_accuracy(work(limit + 1e-6), [work(0.92)] * 5)  # equal ones: the least deviation
+    check_metric(work(limit + 1e-6), [work(0.92)] * 5)  # equal ones: the least deviation
     with pytest.raises(UserError, match=r"at least 0\.86"):
-        check_accuracy(work(limit - 1e-6), [work(0.92)] * 5)
+        check_metric(work(limit - 1e-6), [work(0.92)] * 5)
 
 
 def test_one_that_failed_does_not_move_the_limit() -> None:
     """As it would with mean and standard deviation."""
     with pytest.raises(UserError, match="far below the 6 models"):
-        check_accuracy(work(0.5), [*FIVE, work(0.0)])
+        check_metric(work(0.5), [*FIVE, work(0.0)])
 
 
 @pytest.mark.parametrize(
@@ -217,18 +223,18 @@ def test_one_that_failed_does_not_move_the_limit() -> None:
     ],
 )
 def test_four_of_the_same_work_say_nothing(others: list[Meta]) -> None:
-    check_accuracy(work(0.01), others)
+    check_metric(work(0.01), others)
 
 
 @pytest.mark.parametrize(("task", "dataset"), [("", ""), ("t", ""), ("", "d")])
 def test_without_task_and_data_set_nobody_knows_what_to_compare_with(
     task: str, dataset: str
 ) -> None:
-    check_accuracy(work(0.01, task, dataset), [work(0.9, task, dataset)] * 9)
+    check_metric(work(0.01, task, dataset), [work(0.9, task, dataset)] * 9)
 
 
 def test_no_accuracy_is_taken() -> None:
-    check_accuracy(work(None), FIVE)
+    check_metric(work(None), FIVE)
 
 
 @given(st.lists(st.floats(0, 1), min_size=5, max_size=20), st.floats(0, 1), st.floats(0, 1))
@@ -238,8 +244,27 @@ def test_who_is_better_than_one_that_is_taken_is_taken(
     low, high = sorted((a, b))
     metas = [work(each) for each in others]
     try:
-        check_accuracy(work(low), metas)
+        check_metric(work(low), metas)
     except UserError:
         assert low < np.median(others)
         return
-    check_accuracy(work(high), metas)
+    check_metric(work(high), metas)
+
+
+def losses(*values: float) -> list[Meta]:
+    return [Meta(task="regression", dataset="d", metrics={"rmse": each}) for each in values]
+
+
+def test_a_loss_far_above_the_others_is_refused() -> None:
+    others = losses(100.0, 102.0, 98.0, 101.0, 99.0)
+    (one, other) = losses(104.0, 110.0)
+    check_metric(one, others)
+    with pytest.raises(UserError, match=r"rmse is 110, far above .* \(median 100, .*at most 106"):
+        check_metric(other, others)
+    check_metric(losses(1.0)[0], others)
+
+
+def test_losses_that_are_all_0_are_compared() -> None:
+    check_metric(losses(0.05)[0], losses(*[0.0] * 5))
+    with pytest.raises(UserError, match=r"rmse is 0\.07, far above"):
+        check_metric(losses(0.07)[0], losses(*[0.0] * 5))

@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
     made = tmp_path / "zoo"
     made.mkdir()
     for number in range(MODELS):
-        meta = Meta(f"m{number}", "tu"[number % 2], "d", ("a",), ("bob",), 0.5)
+        meta = Meta(f"m{number}", "tu"[number % 2], "d", ("a",), ("bob",), {"accuracy": 0.5})
         write_plain(made / f"m{number:02}.keras", chain([4, number + 1]), meta)
     return made
 
@@ -76,7 +76,11 @@ def test_what_is_newer_than_the_summary_is_read(
     Zoo(folder, index=index(tmp_path)).close()
     opened.clear()
     size = (folder / "m00.keras").stat().st_size
-    write_plain(folder / "m00.keras", chain([4, 1]), Meta("n0", "t", "e", ("a",), ("bob",), 0.5))
+    write_plain(
+        folder / "m00.keras",
+        chain([4, 1]),
+        Meta("n0", "t", "e", ("a",), ("bob",), {"accuracy": 0.5}),
+    )
     assert (folder / "m00.keras").stat().st_size == size  # it is the time that tells
     (folder / "m01.keras").unlink()
     write_plain(folder / "m99.keras", chain([4, 99]))
@@ -91,7 +95,9 @@ def test_what_is_newer_than_the_summary_is_read(
 def test_a_file_of_the_same_size_is_seen_by_who_has_an_index(folder: Path, tmp_path: Path) -> None:
     with Zoo(folder, index=index(tmp_path)) as zoo:
         write_plain(
-            folder / "m02.keras", chain([4, 3]), Meta("n2", "t", "d", ("a",), ("bob",), 0.5)
+            folder / "m02.keras",
+            chain([4, 3]),
+            Meta("n2", "t", "d", ("a",), ("bob",), {"accuracy": 0.5}),
         )
         assert {row.meta.name for row in zoo.list()} >= {"n2", "m3"}
 
@@ -139,7 +145,7 @@ WRONG_LINES = [
     lambda said: said["row"].update(bytes=True),
     lambda said: said["row"].update(id="../evil"),
     lambda said: said["row"].update(created="long ago"),
-    lambda said: said["row"]["meta"].update(accuracy=7),
+    lambda said: said["row"]["meta"].update(metrics={"accuracy": 7}),
     lambda said: said["row"]["meta"].update(name="\x1b[2J"),
     lambda said: said["row"]["meta"].pop("access") and said["row"]["meta"].update(acces=[]),
 ]
@@ -179,8 +185,8 @@ def test_uses_of_others_do_not_count(folder: Path, tmp_path: Path, opened: list[
         gzip.compress(b""),
         gzip.compress(b"[]\n"),
         gzip.compress(b'{"version": 1}\n'),
-        gzip.compress(b'{"version": 2, "more": 0}\n'),
-        gzip.compress(b'{"version": 2}\n' + os.urandom(1000))[:500],
+        gzip.compress(b'{"version": 3, "more": 0}\n'),
+        gzip.compress(b'{"version": 3}\n' + os.urandom(1000))[:500],
         gzip.compress(b"[" * 100_000),
     ],
     ids=range(8),  # the bytes have the time in them
@@ -203,7 +209,7 @@ def test_a_summary_of_another_version_says_so() -> None:
 
 
 def test_a_bomb_is_not_unpacked() -> None:
-    head = b'{"version": 2}\n'
+    head = b'{"version": 3}\n'
     bomb = gzip.compress(head + b" " * (2 * summary.MOST_LINE_BYTES) + b"\n")
     assert summary.read(bomb, {}) == []
     with pytest.MonkeyPatch.context() as patch:

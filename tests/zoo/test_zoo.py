@@ -25,12 +25,12 @@ from tests.zoo.entries import Adder, chain, ids, models_in, outline, write_plain
 
 
 def test_what_is_added_is_there(zoo: Zoo, add: Adder, tmp_path: Path) -> None:
-    file = add.file([4, 8, 3], Meta("Residual Net 20!", "t", "d", accuracy=0.9))
+    file = add.file([4, 8, 3], Meta("Residual Net 20!", "t", "d", metrics={"accuracy": 0.9}))
     model = zoo.add(file)
     assert model.startswith("residual-net-20-")
     assert models_in(tmp_path / "zoo") == {f"{model}.keras"}
     (row,) = zoo.list()
-    assert (row.id, row.meta.accuracy, row.bytes) == (model, 0.9, file.stat().st_size)
+    assert (row.id, row.meta.metrics, row.bytes) == (model, {"accuracy": 0.9}, file.stat().st_size)
     assert row.parameters == 4 * 8 + 8 + 8 * 3 + 3
     assert abs(row.created - time.time()) < 60
     entry = zoo.entry(model)
@@ -53,7 +53,7 @@ def test_the_same_again_is_no_error_and_has_the_same_id(zoo: Zoo, add: Adder) ->
     zoo.fetch(model)
     assert zoo.add(file) == model
     assert [row.uses for row in zoo.list()] == [1]
-    other = add.file([4, 8], Meta("a", accuracy=0.5))
+    other = add.file([4, 8], Meta("a", metrics={"accuracy": 0.5}))
     assert zoo.add(other) != model
 
 
@@ -136,11 +136,11 @@ def test_a_damaged_file_is_not_added(zoo: Zoo, add: Adder, tmp_path: Path) -> No
 def test_an_accuracy_far_below_the_others_is_refused(zoo: Zoo, add: Adder, tmp_path: Path) -> None:
     work = {"task": "t", "dataset": "d"}
     for number in range(5):
-        add(zoo, [2, number + 1], accuracy=0.9 + number / 100, **work)
+        add(zoo, [2, number + 1], metrics={"accuracy": 0.9 + number / 100}, **work)
     with pytest.raises(UserError, match=r"accuracy is 0\.1, far below the 5 models of task t"):
-        add(zoo, [2, 9], accuracy=0.1, **work)
+        add(zoo, [2, 9], metrics={"accuracy": 0.1}, **work)
     assert len(models_in(tmp_path / "zoo")) == 5
-    add(zoo, [2, 9], accuracy=0.1, task="t", dataset="other")
+    add(zoo, [2, 9], metrics={"accuracy": 0.1}, task="t", dataset="other")
 
 
 def test_what_is_deleted_is_gone(zoo: Zoo, add: Adder, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_an_id_leads_nowhere_else(model: str, zoo: Zoo, add: Adder, tmp_path: Pa
 
 
 def test_the_least_valuable_models_leave_for_a_new_one(add: Adder, tmp_path: Path) -> None:
-    files = [add.file([10, 10], Meta(f"m{n}", accuracy=0.1 * n)) for n in range(1, 6)]
+    files = [add.file([10, 10], Meta(f"m{n}", metrics={"accuracy": 0.1 * n})) for n in range(1, 6)]
     size = max(file.stat().st_size for file in files)
     with Zoo(tmp_path / "zoo", capacity_bytes=3 * size + 100) as zoo:
         first, second, third = map(zoo.add, files[:3])
@@ -178,8 +178,8 @@ def test_the_least_valuable_models_leave_for_a_new_one(add: Adder, tmp_path: Pat
 
 
 def test_what_is_too_large_is_refused_and_nothing_leaves(add: Adder, tmp_path: Path) -> None:
-    small = add.file([4, 4], Meta(accuracy=0.9))
-    large = add.file([200, 200], Meta(accuracy=0.9))
+    small = add.file([4, 4], Meta(metrics={"accuracy": 0.9}))
+    large = add.file([200, 200], Meta(metrics={"accuracy": 0.9}))
     with Zoo(tmp_path / "zoo", capacity_bytes=small.stat().st_size + 10) as zoo:
         model = zoo.add(small)
         with pytest.raises(UserError, match="does not fit into the zoo of"):
@@ -188,7 +188,9 @@ def test_what_is_too_large_is_refused_and_nothing_leaves(add: Adder, tmp_path: P
 
 
 def test_what_is_replaced_makes_room(add: Adder, tmp_path: Path) -> None:
-    first, second = (add.file([9, 9], Meta(f"m{n}", accuracy=1.0 - n)) for n in range(2))
+    first, second = (
+        add.file([9, 9], Meta(f"m{n}", metrics={"accuracy": 1.0 - n})) for n in range(2)
+    )
     with Zoo(tmp_path / "zoo", capacity_bytes=first.stat().st_size + 10) as zoo:
         old = zoo.add(first)
         with pytest.raises(UserError, match="does not fit"):
@@ -197,25 +199,37 @@ def test_what_is_replaced_makes_room(add: Adder, tmp_path: Path) -> None:
         assert [row.id for row in zoo.list()] == [new]
 
 
+def test_the_model_with_the_highest_perplexity_leaves(add: Adder, tmp_path: Path) -> None:
+    files = [
+        add.file([10, 10], Meta(f"m{each}", "language", "d", metrics={"perplexity": each}))
+        for each in (20.0, 90.0, 30.0, 40.0)
+    ]
+    size = max(file.stat().st_size for file in files)
+    with Zoo(tmp_path / "zoo", capacity_bytes=3 * size + 100) as zoo:
+        best, worst, *others = map(zoo.add, files)
+        assert {row.id for row in zoo.list()} == {best, *others}
+        assert worst not in models_in(tmp_path / "zoo")
+
+
 # Queries
 
 
 def test_the_most_similar_bucket_comes_first_and_the_most_accurate_in_it(
     zoo: Zoo, add: Adder
 ) -> None:
-    same = add(zoo, [4, 8, 8, 2], accuracy=0.2)
-    like_1 = add(zoo, [4, 8, 7, 2], accuracy=0.5)
-    like_2 = add(zoo, [4, 8, 6, 2], accuracy=0.6)
+    same = add(zoo, [4, 8, 8, 2], metrics={"accuracy": 0.2})
+    like_1 = add(zoo, [4, 8, 7, 2], metrics={"accuracy": 0.5})
+    like_2 = add(zoo, [4, 8, 6, 2], metrics={"accuracy": 0.6})
     unknown = add(zoo, [4, 7, 7, 2])
-    far = add(zoo, [4, 3, 2], accuracy=0.99)
-    add(zoo, [4, 8, 8, 2], op="Alien", accuracy=0.1)
+    far = add(zoo, [4, 3, 2], metrics={"accuracy": 0.99})
+    add(zoo, [4, 8, 8, 2], op="Alien", metrics={"accuracy": 0.1})
     child = outline([4, 8, 8, 2])
     found = zoo.query(child, Wanted(), count=9)
     scores = {each.id: each.score for each in found}
     assert scores[same] == 1
     buckets = {model: int(score * 10 + 1e-9) for model, score in scores.items()}
     buckets[same] = 9
-    accuracy = {row.id: row.meta.accuracy or -1 for row in zoo.list()}
+    accuracy = {row.id: row.meta.metrics.get("accuracy", -1) for row in zoo.list()}
     order = sorted(scores, key=lambda m: (buckets[m], accuracy[m], scores[m]), reverse=True)
     assert ids(found) == order
     assert {same, like_1, like_2, unknown, far} <= set(order)
@@ -224,8 +238,37 @@ def test_the_most_similar_bucket_comes_first_and_the_most_accurate_in_it(
     assert zoo.query(child, Wanted()) == found[:1]
 
 
+@pytest.mark.parametrize(
+    ("task", "name", "values"),
+    [
+        ("language", "perplexity", [9.0, 20.0, 400.0]),
+        ("regression", "rmse", [0.1, 0.5, 30.0]),
+        ("pretraining", "loss", [-1.0, 0.5, 2.0]),
+        ("classification", "accuracy", [0.9, 0.8, 0.7]),
+    ],
+)
+def test_the_metric_of_the_task_orders_a_bucket_in_its_direction(
+    task: str, name: str, values: list[float], zoo: Zoo, add: Adder
+) -> None:
+    """The best of them; and others of the task that were not measured come last."""
+    unknown = add(zoo, [4, 8, 8, 2], task=task)
+    added = [
+        add(
+            zoo,
+            [4, 8, 8, 2],
+            name=f"{value}",
+            task=task,
+            metrics={name: value, "mae": 1 / value**2},
+        )
+        for value in values
+    ]
+    found = zoo.query(outline([4, 8, 8, 2]), Wanted(task), count=9)
+    assert ids(found) == [*added, unknown]
+    assert ids(zoo.query(outline([4, 8, 8, 2]), Wanted())) == added[:1]
+
+
 def test_among_equals_the_newer_comes_first(zoo: Zoo, add: Adder, tmp_path: Path) -> None:
-    first, second = (add(zoo, [4, 8], name=name, accuracy=0.5) for name in "ab")
+    first, second = (add(zoo, [4, 8], name=name, metrics={"accuracy": 0.5}) for name in "ab")
     assert ids(zoo.query(outline([4, 8]), Wanted(), count=2)) == [second, first]
     zoo.close()
     now = time.time()

@@ -61,7 +61,7 @@ def test_a_query_in_a_zoo_of_a_thousand_models(tmp_path: Path) -> None:
     folder = tmp_path / "zoo"
     folder.mkdir()
     for number in range(1000):
-        meta = Meta(task="tu"[number % 2], accuracy=generator.random())
+        meta = Meta(task="tu"[number % 2], metrics={"accuracy": generator.random()})
         write_plain(folder / f"m{number:04}.keras", blocks(generator), meta, store=lambda _: None)
     begin = time.perf_counter()
     zoo = Zoo(folder)

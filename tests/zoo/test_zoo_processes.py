@@ -143,7 +143,10 @@ def test_a_capacity_is_kept_by_several_processes(add: Adder, tmp_path: Path) -> 
     program = ADD.replace("Zoo(address, ", "Zoo(address, capacity_bytes=60_000, ")
     commands = [
         [sys.executable, "-c", program, str(tmp_path / "zoo"), ""]
-        + [str(add.file([30, 30 + k], Meta(f"{p}-{k}", accuracy=0.5 + k / 50))) for k in range(6)]
+        + [
+            str(add.file([30, 30 + k], Meta(f"{p}-{k}", metrics={"accuracy": 0.5 + k / 50})))
+            for k in range(6)
+        ]
         for p in range(3)
     ]
     for process in [subprocess.Popen(command, stdout=subprocess.DEVNULL) for command in commands]:

@@ -194,5 +194,23 @@ def training_goes_on_from_there() -> None:
     assert int(model.optimizer.iterations) == 2 * len(x) // (8 * size)
 
 
+@check
+def all_ranks_ask_the_zoo_of_a_program() -> None:
+    zoo = ooodist.Zoo(folder / "program")
+    opened.clear()
+    model = ooodist.distribute(compiled(network(seed=6)))
+    added = zoo.register(model, {"accuracy": 0.5 + rank / 10}, task="t")
+    found = zoo.query(model, task="t")
+    assert opened == ([str(folder / "program")] * 2 if rank == 0 else [])
+    engine.check_equal("what was found", str((added, found)))
+    assert [(each.id, each.meta.metrics) for each in found] == [(added, {"accuracy": 0.5})]
+    message = ""
+    try:
+        zoo.query(model, count=0)
+    except UserError as error:
+        message = str(error)
+    assert message == "rank 0: count is 0; it must be at least 1", message
+
+
 if __name__ == "__main__":
     run(engine, sys.argv[2:])

@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 
 from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import Outline
-from ooodist.zoo import outline_json
 from ooodist.zoo.entry import MOST_TEXT, Meta, check_meta
+from ooodist.zoo.reading import outline_json
 from ooodist.zoo.service import zoo_pb2
 from ooodist.zoo.service.limits import CHUNK_BYTES, request_bytes
 from ooodist.zoo.zoo import Found, Row, Wanted
@@ -236,8 +236,9 @@ def _meta_of(message: zoo_pb2.Meta) -> Meta:
         dataset=message.dataset,
         tags=tuple(message.tags),
         access=tuple(message.access),
-        accuracy=message.accuracy if message.HasField("accuracy") else None,
+        metrics=dict(message.metrics),
         parent=message.parent if message.HasField("parent") else None,
+        judged_by=message.judged_by,
     )
     try:
         check_meta(meta)

@@ -24,41 +24,45 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dooodist/zoo/service/zoo.proto\x12\x0eooodist.zoo.v1\"\x95\x01\n\x04Meta\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0f\n\x07\x64\x61taset\x18\x03 \x01(\t\x12\x0c\n\x04tags\x18\x04 \x03(\t\x12\x0e\n\x06\x61\x63\x63\x65ss\x18\x05 \x03(\t\x12\x15\n\x08\x61\x63\x63uracy\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06parent\x18\x07 \x01(\tH\x01\x88\x01\x01\x42\x0b\n\t_accuracyB\t\n\x07_parent\"\x16\n\x05Shape\x12\r\n\x05sizes\x18\x01 \x03(\x04\"M\n\x08Operator\x12\n\n\x02op\x18\x01 \x01(\t\x12\x0e\n\x06inputs\x18\x02 \x03(\r\x12%\n\x06shapes\x18\x03 \x03(\x0b\x32\x15.ooodist.zoo.v1.Shape\"u\n\x0cQueryRequest\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x61taset\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x03 \x03(\t\x12\r\n\x05\x63ount\x18\x04 \x01(\r\x12)\n\x07outline\x18\x05 \x03(\x0b\x32\x18.ooodist.zoo.v1.Operator\"N\n\rQueryResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x01\x12\"\n\x04meta\x18\x03 \x01(\x0b\x32\x14.ooodist.zoo.v1.Meta\"\x1a\n\x0c\x46\x65tchRequest\x12\n\n\x02id\x18\x01 \x01(\t\"J\n\rFetchResponse\x12\x0e\n\x04size\x18\x01 \x01(\x04H\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x12\x10\n\x06sha256\x18\x03 \x01(\tH\x00\x42\x06\n\x04part\"&\n\x06Upload\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x0e\n\x06sha256\x18\x02 \x01(\t\"T\n\x0fRegisterRequest\x12(\n\x06upload\x18\x01 \x01(\x0b\x32\x16.ooodist.zoo.v1.UploadH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\x1e\n\x10RegisterResponse\x12\n\n\x02id\x18\x01 \x01(\t\"\r\n\x0bListRequest\"\xa1\x01\n\x0cListResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12\"\n\x04meta\x18\x02 \x01(\x0b\x32\x14.ooodist.zoo.v1.Meta\x12\x0c\n\x04size\x18\x03 \x01(\x04\x12\x12\n\nparameters\x18\x04 \x01(\x04\x12\x0f\n\x07\x63reated\x18\x05 \x01(\x01\x12\x0c\n\x04uses\x18\x06 \x01(\x04\x12\r\n\x05value\x18\x07 \x01(\x01\x12\x11\n\tlast_used\x18\x08 \x01(\x01\"\x1a\n\x0c\x45victRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x0f\n\rEvictResponse2\xfd\x02\n\x03Zoo\x12H\n\x05Query\x12\x1c.ooodist.zoo.v1.QueryRequest\x1a\x1d.ooodist.zoo.v1.QueryResponse(\x01\x30\x01\x12H\n\x05\x46\x65tch\x12\x1c.ooodist.zoo.v1.FetchRequest\x1a\x1d.ooodist.zoo.v1.FetchResponse(\x01\x30\x01\x12Q\n\x08Register\x12\x1f.ooodist.zoo.v1.RegisterRequest\x1a .ooodist.zoo.v1.RegisterResponse(\x01\x30\x01\x12\x45\n\x04List\x12\x1b.ooodist.zoo.v1.ListRequest\x1a\x1c.ooodist.zoo.v1.ListResponse(\x01\x30\x01\x12H\n\x05\x45vict\x12\x1c.ooodist.zoo.v1.EvictRequest\x1a\x1d.ooodist.zoo.v1.EvictResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dooodist/zoo/service/zoo.proto\x12\x0eooodist.zoo.v1\"\xee\x01\n\x04Meta\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0f\n\x07\x64\x61taset\x18\x03 \x01(\t\x12\x0c\n\x04tags\x18\x04 \x03(\t\x12\x0e\n\x06\x61\x63\x63\x65ss\x18\x05 \x03(\t\x12\x13\n\x06parent\x18\x07 \x01(\tH\x00\x88\x01\x01\x12\x32\n\x07metrics\x18\x08 \x03(\x0b\x32!.ooodist.zoo.v1.Meta.MetricsEntry\x12\x11\n\tjudged_by\x18\t \x01(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\t\n\x07_parentJ\x04\x08\x06\x10\x07\"\x16\n\x05Shape\x12\r\n\x05sizes\x18\x01 \x03(\x04\"M\n\x08Operator\x12\n\n\x02op\x18\x01 \x01(\t\x12\x0e\n\x06inputs\x18\x02 \x03(\r\x12%\n\x06shapes\x18\x03 \x03(\x0b\x32\x15.ooodist.zoo.v1.Shape\"u\n\x0cQueryRequest\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x61taset\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x03 \x03(\t\x12\r\n\x05\x63ount\x18\x04 \x01(\r\x12)\n\x07outline\x18\x05 \x03(\x0b\x32\x18.ooodist.zoo.v1.Operator\"N\n\rQueryResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x01\x12\"\n\x04meta\x18\x03 \x01(\x0b\x32\x14.ooodist.zoo.v1.Meta\"\x1a\n\x0c\x46\x65tchRequest\x12\n\n\x02id\x18\x01 \x01(\t\"J\n\rFetchResponse\x12\x0e\n\x04size\x18\x01 \x01(\x04H\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x12\x10\n\x06sha256\x18\x03 \x01(\tH\x00\x42\x06\n\x04part\"&\n\x06Upload\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x0e\n\x06sha256\x18\x02 \x01(\t\"T\n\x0fRegisterRequest\x12(\n\x06upload\x18\x01 \x01(\x0b\x32\x16.ooodist.zoo.v1.UploadH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\x1e\n\x10RegisterResponse\x12\n\n\x02id\x18\x01 \x01(\t\"\r\n\x0bListRequest\"\xa1\x01\n\x0cListResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12\"\n\x04meta\x18\x02 \x01(\x0b\x32\x14.ooodist.zoo.v1.Meta\x12\x0c\n\x04size\x18\x03 \x01(\x04\x12\x12\n\nparameters\x18\x04 \x01(\x04\x12\x0f\n\x07\x63reated\x18\x05 \x01(\x01\x12\x0c\n\x04uses\x18\x06 \x01(\x04\x12\r\n\x05value\x18\x07 \x01(\x01\x12\x11\n\tlast_used\x18\x08 \x01(\x01\"\x1a\n\x0c\x45victRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x0f\n\rEvictResponse2\xfd\x02\n\x03Zoo\x12H\n\x05Query\x12\x1c.ooodist.zoo.v1.QueryRequest\x1a\x1d.ooodist.zoo.v1.QueryResponse(\x01\x30\x01\x12H\n\x05\x46\x65tch\x12\x1c.ooodist.zoo.v1.FetchRequest\x1a\x1d.ooodist.zoo.v1.FetchResponse(\x01\x30\x01\x12Q\n\x08Register\x12\x1f.ooodist.zoo.v1.RegisterRequest\x1a .ooodist.zoo.v1.RegisterResponse(\x01\x30\x01\x12\x45\n\x04List\x12\x1b.ooodist.zoo.v1.ListRequest\x1a\x1c.ooodist.zoo.v1.ListResponse(\x01\x30\x01\x12H\n\x05\x45vict\x12\x1c.ooodist.zoo.v1.EvictRequest\x1a\x1d.ooodist.zoo.v1.EvictResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ooodist.zoo.service.zoo_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_META_METRICSENTRY']._loaded_options = None
+  _globals['_META_METRICSENTRY']._serialized_options = b'8\001'
   _globals['_META']._serialized_start=50
-  _globals['_META']._serialized_end=199
-  _globals['_SHAPE']._serialized_start=201
-  _globals['_SHAPE']._serialized_end=223
-  _globals['_OPERATOR']._serialized_start=225
-  _globals['_OPERATOR']._serialized_end=302
-  _globals['_QUERYREQUEST']._serialized_start=304
-  _globals['_QUERYREQUEST']._serialized_end=421
-  _globals['_QUERYRESPONSE']._serialized_start=423
-  _globals['_QUERYRESPONSE']._serialized_end=501
-  _globals['_FETCHREQUEST']._serialized_start=503
-  _globals['_FETCHREQUEST']._serialized_end=529
-  _globals['_FETCHRESPONSE']._serialized_start=531
-  _globals['_FETCHRESPONSE']._serialized_end=605
-  _globals['_UPLOAD']._serialized_start=607
-  _globals['_UPLOAD']._serialized_end=645
-  _globals['_REGISTERREQUEST']._serialized_start=647
-  _globals['_REGISTERREQUEST']._serialized_end=731
-  _globals['_REGISTERRESPONSE']._serialized_start=733
-  _globals['_REGISTERRESPONSE']._serialized_end=763
-  _globals['_LISTREQUEST']._serialized_start=765
-  _globals['_LISTREQUEST']._serialized_end=778
-  _globals['_LISTRESPONSE']._serialized_start=781
-  _globals['_LISTRESPONSE']._serialized_end=942
-  _globals['_EVICTREQUEST']._serialized_start=944
-  _globals['_EVICTREQUEST']._serialized_end=970
-  _globals['_EVICTRESPONSE']._serialized_start=972
-  _globals['_EVICTRESPONSE']._serialized_end=987
-  _globals['_ZOO']._serialized_start=990
-  _globals['_ZOO']._serialized_end=1371
+  _globals['_META']._serialized_end=288
+  _globals['_META_METRICSENTRY']._serialized_start=225
+  _globals['_META_METRICSENTRY']._serialized_end=271
+  _globals['_SHAPE']._serialized_start=290
+  _globals['_SHAPE']._serialized_end=312
+  _globals['_OPERATOR']._serialized_start=314
+  _globals['_OPERATOR']._serialized_end=391
+  _globals['_QUERYREQUEST']._serialized_start=393
+  _globals['_QUERYREQUEST']._serialized_end=510
+  _globals['_QUERYRESPONSE']._serialized_start=512
+  _globals['_QUERYRESPONSE']._serialized_end=590
+  _globals['_FETCHREQUEST']._serialized_start=592
+  _globals['_FETCHREQUEST']._serialized_end=618
+  _globals['_FETCHRESPONSE']._serialized_start=620
+  _globals['_FETCHRESPONSE']._serialized_end=694
+  _globals['_UPLOAD']._serialized_start=696
+  _globals['_UPLOAD']._serialized_end=734
+  _globals['_REGISTERREQUEST']._serialized_start=736
+  _globals['_REGISTERREQUEST']._serialized_end=820
+  _globals['_REGISTERRESPONSE']._serialized_start=822
+  _globals['_REGISTERRESPONSE']._serialized_end=852
+  _globals['_LISTREQUEST']._serialized_start=854
+  _globals['_LISTREQUEST']._serialized_end=867
+  _globals['_LISTRESPONSE']._serialized_start=870
+  _globals['_LISTRESPONSE']._serialized_end=1031
+  _globals['_EVICTREQUEST']._serialized_start=1033
+  _globals['_EVICTREQUEST']._serialized_end=1059
+  _globals['_EVICTRESPONSE']._serialized_start=1061
+  _globals['_EVICTRESPONSE']._serialized_end=1076
+  _globals['_ZOO']._serialized_start=1079
+  _globals['_ZOO']._serialized_end=1460
 # @@protoc_insertion_point(module_scope)

@@ -7,22 +7,31 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Meta(_message.Message):
-    __slots__ = ("name", "task", "dataset", "tags", "access", "accuracy", "parent")
+    __slots__ = ("name", "task", "dataset", "tags", "access", "parent", "metrics", "judged_by")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     DATASET_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     ACCESS_FIELD_NUMBER: _ClassVar[int]
-    ACCURACY_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    JUDGED_BY_FIELD_NUMBER: _ClassVar[int]
     name: str
     task: str
     dataset: str
     tags: _containers.RepeatedScalarFieldContainer[str]
     access: _containers.RepeatedScalarFieldContainer[str]
-    accuracy: float
     parent: str
-    def __init__(self, name: _Optional[str] = ..., task: _Optional[str] = ..., dataset: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., access: _Optional[_Iterable[str]] = ..., accuracy: _Optional[float] = ..., parent: _Optional[str] = ...) -> None: ...
+    metrics: _containers.ScalarMap[str, float]
+    judged_by: str
+    def __init__(self, name: _Optional[str] = ..., task: _Optional[str] = ..., dataset: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., access: _Optional[_Iterable[str]] = ..., parent: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ..., judged_by: _Optional[str] = ...) -> None: ...
 
 class Shape(_message.Message):
     __slots__ = ("sizes",)

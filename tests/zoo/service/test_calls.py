@@ -70,7 +70,7 @@ def graph() -> Graph:
 def public(temporary: Path) -> bytes:
     """A file that is in the zoo, for everybody."""
     return make_file(
-        temporary / "public.keras", Meta("public", task="toy", accuracy=0.5)
+        temporary / "public.keras", Meta("public", task="toy", metrics={"accuracy": 0.5})
     ).read_bytes()
 
 

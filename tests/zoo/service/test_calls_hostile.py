@@ -154,7 +154,7 @@ class TestHostileClients:
                 if kind == "huge JSON":
                     return b" " * (entry.MOST_JSON_BYTES + 1) + content
                 if kind == "NaN":
-                    return content.replace(b'"accuracy":null', b'"accuracy":NaN')
+                    return content.replace(b'"metrics":{}', b'"metrics":{"loss":NaN}')
             if kind == "bomb" and name == "config.json":
                 return bytes(2 * entry.MOST_UNPACKED_BYTES)
             return content

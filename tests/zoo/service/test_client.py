@@ -60,7 +60,7 @@ def connect(request: pytest.FixtureRequest, folder: Path) -> Callable[[], ZooCli
 class TestFolderAndService:
     def test_a_model_comes_back_bit_for_bit(self, connect: Callable[[], ZooClient]) -> None:
         model = make_model()
-        meta = Meta("small", "toy", "none", ("a", "b"), accuracy=0.75)
+        meta = Meta("small", "toy", "none", ("a", "b"), metrics={"accuracy": 0.75})
         with connect() as zoo:
             added = zoo.register(model, meta)
         with connect() as zoo:
@@ -112,7 +112,7 @@ class TestFolderAndService:
     def test_wrong_meta_data_are_refused(self, connect: Callable[[], ZooClient]) -> None:
         with connect() as zoo:
             with pytest.raises(UserError, match=r"accuracy is 75"):
-                zoo.register(make_model(), Meta("small", accuracy=75))
+                zoo.register(make_model(), Meta("small", metrics={"accuracy": 75}))
             assert zoo.list() == []
 
     def test_the_optimizer_stays_with_the_model(self, connect: Callable[[], ZooClient]) -> None:

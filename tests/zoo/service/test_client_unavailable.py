@@ -209,8 +209,11 @@ class TestHostileServices:
             (ListResponse(id="a", created=math.nan), "a time of nan s"),
             (ListResponse(id="a", created=1e300), "a time of 1e[+]300 s"),
             (ListResponse(id="a", last_used=-math.inf), "a time of -inf s"),
-            (ListResponse(id="a", meta=MetaMessage(accuracy=75)), "accuracy is 75"),
-            (ListResponse(id="a", meta=MetaMessage(accuracy=math.nan)), "accuracy is nan"),
+            (ListResponse(id="a", meta=MetaMessage(metrics={"accuracy": 75})), "accuracy is 75"),
+            (
+                ListResponse(id="a", meta=MetaMessage(metrics={"accuracy": math.nan})),
+                "accuracy is nan",
+            ),
             (ListResponse(id="a", meta=MetaMessage(task="\x1b[2J")), "task is .* can be printed"),
             (ListResponse(id="a", meta=MetaMessage(tags=["a"] * 101)), "tags has 101 texts"),
         ],

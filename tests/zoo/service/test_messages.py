@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import Operator, Outline
 from ooodist.zoo.entry import MOST_TEXT, MOST_TEXTS, Meta
-from ooodist.zoo.graph_json import MOST_NODES
+from ooodist.zoo.reading.graph_json import MOST_NODES
 from ooodist.zoo.service import messages, zoo_pb2
 from ooodist.zoo.service.limits import CHUNK_BYTES, MESSAGE_BYTES, request_bytes
 from ooodist.zoo.zoo import Found, Row, Wanted
@@ -40,6 +40,7 @@ def outlines(draw: st.DrawFn) -> Outline:
 
 
 PRINTABLE = TEXTS.filter(str.isprintable)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
 METAS = st.builds(
     Meta,
     name=PRINTABLE,
@@ -47,9 +48,9 @@ METAS = st.builds(
     dataset=PRINTABLE,
     tags=st.lists(PRINTABLE, max_size=3).map(tuple),
     access=st.lists(PRINTABLE, max_size=3).map(tuple),
-    accuracy=st.none() | st.floats(0, 1),
+    metrics=st.dictionaries(PRINTABLE.map(lambda text: f"{text}_loss"), FINITE, max_size=3),
     parent=st.none() | PRINTABLE,
-)
+) | st.builds(Meta, metrics=st.just({"accuracy": 0.5, "f1": 1.0}), judged_by=st.just("f1"))
 KINDS = [zoo_pb2.QueryRequest, zoo_pb2.FetchRequest, zoo_pb2.RegisterRequest, zoo_pb2.Upload]
 DENSE = zoo_pb2.Operator(op="Dense")
 
@@ -106,13 +107,14 @@ class TestMessages:
         assert messages.query_of(sent(request), "anna") == (outline, wanted, count)
 
     def test_nothing_and_zero_are_not_the_same(self) -> None:
-        for meta in (Meta(), Meta(accuracy=0.0), Meta(parent="")):
+        for meta in (Meta(), Meta(metrics={"accuracy": 0.0}), Meta(parent="")):
             found = Found("3f", 0.5, meta)
             assert messages.found_of(sent(messages.query_response(found))).meta == meta
 
     def test_the_longest_meta_data_fit_in(self) -> None:
         text = "\N{PILE OF POO}" * MOST_TEXT
-        meta = Meta(text, text, text, (text,) * MOST_TEXTS, (text,) * MOST_TEXTS, 1.0, text)
+        longest = {f"{text[3:]}{number:03}": 1.0 for number in range(MOST_TEXTS)}
+        meta = Meta(text, text, text, (text,) * MOST_TEXTS, (text,) * MOST_TEXTS, longest, text)
         found = Found("3f", 1.0, meta)
         assert messages.found_of(sent(messages.query_response(found))) == found
 

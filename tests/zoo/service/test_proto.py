@@ -48,12 +48,15 @@ def messages_in_text() -> dict[str, set[Field]]:
 
 
 def _fields(body: str) -> set[Field]:
-    pattern = r"(?:(repeated|optional) )?(\w+) (\w+) = (\d+);"
+    pattern = r"(?:(repeated|optional) )?(\w+|map<\w+, \w+>) (\w+) = (\d+);"
     return {(label, kind, name, int(no)) for label, kind, name, no in re.findall(pattern, body)}
 
 
 def _field(field: FieldDescriptor) -> Field:
     kind = field.message_type.name if field.message_type else CPP_TYPES[field.type]
+    if field.message_type and field.message_type.GetOptions().map_entry:
+        of = [CPP_TYPES[each.type] for each in field.message_type.fields]
+        kind = f"map<{', '.join(of)}>"
     one = field.containing_oneof
     if one is not None:
         label = "optional" if one.name.startswith("_") else one.name

@@ -7,7 +7,7 @@ from typing import Any
 from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import Operator, Outline
 from ooodist.zoo.entry import MOST_TEXT
-from ooodist.zoo.graph_json import MOST_NODES, MOST_SIZE
+from ooodist.zoo.reading.graph_json import MOST_NODES, MOST_SIZE
 
 MOST_WEIGHTS = 64  # per operator
 MOST_AXES = 32  # per weight

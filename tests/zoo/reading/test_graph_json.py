@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ooodist.errors import UserError
 from ooodist.transfer.graph.graph import Graph
 from ooodist.util import yaml_dataclass
-from ooodist.zoo.graph_json import MOST_NODES, read_graph
+from ooodist.zoo.reading.graph_json import MOST_NODES, read_graph
 from tests.processor_time import fastest
 from tests.zoo.entries import chain
 
