@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 
+from ooodist.config import keras_objects
 from ooodist.config.job import Config
 from ooodist.config.named_arguments import NamedArguments
 from ooodist.config.warm_start import WarmStartConfig
@@ -29,12 +30,15 @@ from ooodist.zoo.start import start as start_model
 logger = logging.getLogger("ooodist")
 
 PROBE_BATCHES = 8  # batches on which models are probed, repeatedly
-# A loss that says more: the task of which it is the usual one, what it gives, and how.
+
+
+def _exp(loss: float) -> float:
+    return math.exp(min(loss, 700.0))  # more would overflow
+
+
+# By task: its usual loss, the metric that follows from it, and how.
 _FROM_LOSS: dict[str, tuple[str, str, Callable[[float], float]]] = {
-    "language": (
-        *("sparse_categorical_crossentropy", "perplexity"),
-        lambda loss: math.exp(min(loss, 700.0)),  # more would overflow
-    ),
+    "language": ("sparse_categorical_crossentropy", "perplexity", _exp),
     "regression": ("mean_squared_error", "rmse", math.sqrt),
 }
 
@@ -113,31 +117,30 @@ def _name_of(settings: Any) -> str:
 def _measured(
     config: Config, data: Data, model: keras.Model, result: Mapping[str, float]
 ) -> dict[str, float]:
-    """The possible values among the results of the evaluation, and what follows from its loss."""
-    found = dict(result)
-    if "root_mean_squared_error" in found:  # Keras's name
-        found["rmse"] = found["root_mean_squared_error"]
+    """The possible values among the results of the evaluation, and what follows from them."""
     cls = type(model)
-    is_usual = (cls.compute_loss, cls.test_step) == (
-        keras.Model.compute_loss,
-        keras.Model.test_step,
-    )
-    if "loss" in found and is_usual and not model.losses:  # such as regularizers
-        found |= _from_loss(config, data, found["loss"])
-    possible = {}
-    for name, value in found.items():
+    is_usual = cls.compute_loss is keras.Model.compute_loss
+    is_usual = is_usual and cls.test_step is keras.Model.test_step
+    has_plain_loss = is_usual and not model.losses  # such as regularizers
+    plain = {name: result[name] for name in result if name != "loss" or has_plain_loss}
+    found = {}
+    for name, value in {**result, **_derived(config, data, plain)}.items():
         with contextlib.suppress(UserError):
             metrics.check(name, value)
-            possible[name] = float(value)
-    return possible
+            found[name] = float(value)
+    return found
 
 
-def _from_loss(config: Config, data: Data, loss: float) -> dict[str, float]:
-    """What follows from a loss without additions, by name."""
-    if data.task not in _FROM_LOSS:
-        return {}
-    usual, name, compute = _FROM_LOSS[data.task]
-    return {name: compute(loss)} if config.loss in (None, NamedArguments(usual)) else {}
+def _derived(config: Config, data: Data, result: Mapping[str, float]) -> dict[str, float]:
+    """The metrics that follow from others, by name; the loss must have nothing added."""
+    found = {}
+    if "root_mean_squared_error" in result:  # Keras's name
+        found["rmse"] = result["root_mean_squared_error"]
+    if data.task in _FROM_LOSS and "loss" in result:
+        usual, name, compute = _FROM_LOSS[data.task]
+        if config.loss in (None, NamedArguments(usual)):
+            found[name] = compute(result["loss"])
+    return found
 
 
 def _check_judge(config: Config, data: Data) -> None:
@@ -146,8 +149,9 @@ def _check_judge(config: Config, data: Data) -> None:
     judge = config.warm_start.judged_by
     names: list[str] = []
     if data.validation is not None:
-        given = (NamedArguments("accuracy"),) if config.metrics is None else config.metrics
-        names = ["loss", *(each.name for each in given), *_from_loss(config, data, 0.0)]
+        made = keras_objects.make_metrics(config.metrics, data.task)
+        names = ["loss", *(metric.name for metric in made)]
+        names += _derived(config, data, dict.fromkeys(names, 0.0))
     known = [*filter(metrics.kind_of, names)]
     # A model with several outputs has them by output.
     if judge and not any(judge == name or judge.endswith(f"_{name}") for name in known):

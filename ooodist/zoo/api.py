@@ -94,8 +94,8 @@ class Zoo:
             count: most models to return; 100 of a service.
 
         Returns:
-            Of each model, the ``id``, the similarity ``score`` (above 0, at most 1), and ``meta``:
-            ``name``, ``task``, ``dataset``, ``tags``, ``metrics``, ``parent``.
+            The models, each with its ``id``, its similarity ``score`` (above 0, at most 1) and its
+            ``meta``, which has ``name``, ``task``, ``dataset``, ``tags``, ``metrics``, ``parent``.
 
         Raises:
             UserError: the model is not built, or the zoo does not exist, cannot be read, or refuses

@@ -278,6 +278,7 @@ def test_no_perplexity_of_another_loss() -> None:
             r"compare: loss, rmse \(",
         ),
         ("accuracy", ["metrics=[]"], "judged_by is accuracy"),
+        ("accuracy", [*REGRESSION, "batch=16"], "judged_by is accuracy; .* compare: loss, rmse"),
     ],
 )
 def test_what_a_job_does_not_measure_cannot_judge_it(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -188,11 +187,6 @@ def test_the_function_is_the_method(tmp_path: Path) -> None:
     for one, other in zip(*(model.get_weights() for model in models), strict=True):
         np.testing.assert_array_equal(one, other)
     assert provenance.start_of(models[0]) is not None
-
-
-@pytest.fixture(autouse=True)
-def _log_is_seen(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "ooodist")
 
 
 def test_a_pipeline_registers_its_whole_model(tmp_path: Path) -> None:
