@@ -18,6 +18,7 @@ from ooodist.planner.data_parallel.exchanges import (
     arrange,
     layers_by_need,
     most_urgent_first,
+    parts_of,
     ready_order,
 )
 from ooodist.planner.data_parallel.named import priority_sequence
@@ -47,6 +48,7 @@ class Settings:
         credit: exchanges in flight.
         carried: from which to before which layer, in forward order, exchanges are carried. A bucket
             is carried if all of it is within.
+        halves: of those that travel alone, only the second half is carried.
     """
 
     k: int
@@ -55,6 +57,7 @@ class Settings:
     piece_bytes: int | None
     credit: int | None
     carried: tuple[int, int] = (0, 0)
+    halves: bool = False
 
 
 class Family:
@@ -80,6 +83,7 @@ class Family:
         self._network = network
         self._ks = _some_up_to(len(movable_layers(costs)))
         self._layers = layers_by_need(costs)
+        self._weights = {weight.name: weight for weight in costs.weights}
         self._rows = {weight.name for weight in costs.weights if travels_as_rows(weight)}
         self._limits: list[int] = []
         self._together: list[tuple[int, tuple[int, int]]] = []
@@ -101,16 +105,27 @@ class Family:
             for by_priority in (False, True)
         ]
 
+    def all_in_halves(self) -> list[Settings]:
+        """Settings by which the second half of each gradient is carried, one for each credit.
+
+        Source: Zhang et al., "DeAR: accelerating distributed deep learning with fine-grained
+        all-reduce pipelining", ICDCS 2023.
+        """
+        first, carried = self.starts()[0], (0, len(self._layers))
+        return [
+            replace(first, credit=credit, carried=carried, halves=True) for credit in self._credits
+        ]
+
     def plan(self, settings: Settings, steps_per_execution: int) -> Plan:
         """Makes the plan that the settings describe."""
         by_urgency = self._network.by_urgency
-        base = replace(settings, carried=(0, 0))
+        base = replace(settings, carried=(0, 0), halves=False)
         if base not in self._exchanges_of:
             self._exchanges_of[base] = self._exchanges(base)
         return Plan(
             name="planned",
             order=self._order(settings.k),
-            exchanges=self._carrying(self._exchanges_of[base], settings.carried),
+            exchanges=self._carrying(self._exchanges_of[base], settings),
             credit=settings.credit,
             by_urgency=by_urgency,
             partition_bytes=settings.piece_bytes if by_urgency else None,
@@ -157,25 +172,43 @@ class Family:
                 ],
                 # Which layers are best carried depends on which dW are put off.
                 [replace(settings, k=k, carried=pair) for k, pair in self._together],
+                [replace(settings, halves=halves) for halves in (False, True)],
             ]
         return varied
 
     def _carrying(
-        self, exchanges: tuple[PlannedExchange, ...], carried: tuple[int, int]
+        self, exchanges: tuple[PlannedExchange, ...], settings: Settings
     ) -> tuple[PlannedExchange, ...]:
         """The exchanges, those of some layers carried.
 
         These change places among each other, to go in the order of need.
         """
-        names = {name for layer in self._layers[slice(*carried)] for name in layer} - self._rows
+        layers = self._layers[slice(*settings.carried)]
+        names = {name for layer in layers for name in layer} - self._rows
         if not names:
             return exchanges
-        places = [place for place, e in enumerate(exchanges) if names.issuperset(e.weights)]
+        if settings.halves:
+            exchanges = tuple(
+                half
+                for e in exchanges
+                for half in (self._halves(e) if names.issuperset(e.weights) else [e])
+            )
+        places = [
+            place
+            for place, e in enumerate(exchanges)
+            if names.issuperset(e.weights) and (not settings.halves or 2 * e.part >= e.parts - 1)
+        ]
         urgent_first = most_urgent_first(self._costs, [exchanges[place] for place in places])
         changed = list(exchanges)
         for place, exchange in zip(places, urgent_first, strict=True):
             changed[place] = replace(exchange, carried=True)
         return tuple(changed)
+
+    def _halves(self, exchange: PlannedExchange) -> list[PlannedExchange]:
+        """Two chunks of a gradient that travels alone and whole; else the exchange."""
+        if len(exchange.weights) == exchange.parts == 1:
+            return parts_of(self._weights[exchange.weights[0]], 2)
+        return [exchange]
 
     def _order(self, k: int) -> tuple[str, ...]:
         if k not in self._orders:

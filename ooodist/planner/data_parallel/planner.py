@@ -231,7 +231,7 @@ class Planner:
         watched.phase = "carried exchanges, one setting after the other"
         family = Family(watched, limits.credits, limits.partitions, carrying=True)
         launches = [steps for steps in (self._steps[:1], self._steps[1:]) if steps]
-        simple: list[Plan] = []
+        simple = [family.plan(each, self._steps[0]) for each in family.all_in_halves()]
         for steps, settled in zip(launches, settings, strict=False):
             score = self._lowest(steps)
             simple += [family.plan(family.improve(s, steps[0], score), steps[0]) for s in settled]

@@ -51,6 +51,9 @@ def test_any_settings_make_a_legal_plan(data: DataObject, by_urgency: bool) -> N
     assert without.carried == ()
     for exchange, other in zip(plan.exchanges, without.exchanges, strict=True):
         assert exchange == other or (exchange.carried and replace(other, carried=True) in carried)
+    halves = family.plan(replace(some, halves=True), 1)
+    check_exchanges(halves)
+    assert {*halves.carried} == {*plan.carried}
 
 
 def test_a_range_of_layers_is_carried() -> None:
@@ -58,6 +61,14 @@ def test_a_range_of_layers_is_carried() -> None:
     assert plan.carried == ("w7", "w8", "w9", "w10")
     order = [exchange.weights[0] for exchange in plan.exchanges]
     assert order == ["w7", "w8", "w9", "w10", "w1", "w2", "w3", "w4", "w5", "w6"]
+
+
+def test_second_halves_are_carried() -> None:
+    settings = Settings(0, False, 0, None, None, (1, 3), halves=True)
+    plan = family_of(chain_costs([128] * 4)).plan(settings, 1)
+    names = [exchange.name for exchange in plan.exchanges]
+    assert names == ["w4", "w3[0/2]", "w2[1/2]", "w2[0/2]", "w3[1/2]", "w1"]
+    assert [names[number] for number in carried_exchanges(plan)] == ["w2[1/2]", "w3[1/2]"]
 
 
 @pytest.mark.parametrize("size", [4, 8, 18, 30])

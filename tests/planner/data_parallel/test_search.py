@@ -113,6 +113,22 @@ def test_half_of_a_large_gradient_is_carried() -> None:
         assert {each.carried for each in halves} == {False, True}
 
 
+@few(10)
+@given(st.lists(st.integers(32, 1 << 20), min_size=2, max_size=6), st.sampled_from([0.5, 1.0, 1.5]))
+def test_to_carry_half_of_each_gradient_is_never_faster(numbers: list[int], ratio: float) -> None:
+    """As DeAR does; see Family.all_in_halves."""
+    costs = chain_costs([4 * number for number in numbers])
+    seconds_per_byte = ratio * costs.compute_seconds / (4 * sum(numbers))
+    network = Network("any", 8, fixed=0.01, seconds_per_byte=seconds_per_byte)
+    names = [weight.name for weight in costs.weights]
+    carried = (PlannedExchange((name,), 1, 2, carried=True) for name in names)
+    others = (PlannedExchange((name,), 0, 2) for name in reversed(names))
+    halves = Plan("halves", None, (*carried, *others))
+    limits = Limits(steps_per_execution=1, evaluations=60, carrying=True)
+    most = Simulator(costs, network).step_seconds(halves) * (1 + SIMPLER_TOLERANCE)
+    assert seconds_of(make_plan(costs, network, limits=limits)) <= most
+
+
 def test_what_calls_of_one_step_gain_by_carrying_is_found_with_freedom() -> None:
     """Also by the search for any number of steps: 3 % less than what longer calls led to."""
     costs = replace(uneven_costs(12), launch_seconds=2e-3)
