@@ -160,6 +160,26 @@ def _seeds() -> None:
         np.testing.assert_array_equal(*results)
 
 
+def _symbols() -> None:
+    class Cached(keras.layers.MultiHeadAttention):  # type: ignore[misc, unused-ignore]
+        def call(self, query: Any, value: Any, key: Any = None, cache: Any = None) -> Any:
+            return super().call(query, value, key)
+
+    class Block(keras.layers.Layer):  # type: ignore[misc, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = Cached(2, 3)
+
+    block, symbol = Block(), keras.KerasTensor((2, 5, 4))
+    block.attention.build((2, 5, 4), (2, 5, 4))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'cache'"):
+        block.attention(symbol, symbol, cache=None)
+    with keras_layer.taking_symbols(block):
+        made = block.attention(symbol, symbol, cache=None)
+    assert tuple(made.shape) == (2, 5, 4)
+    assert "compute_output_spec" not in vars(block.attention)
+
+
 CONTRACTS = [
     Contract("keras.src", "keras", keras_layer.is_from_keras, _origin),
     Contract("Layer._trainable_variables", "keras", keras_layer.own_variables, _variables),
@@ -171,6 +191,7 @@ CONTRACTS = [
     Contract("BatchNormalization._moments", "keras", keras_layer.replaced_moments, _moments),
     Contract("RNN.inner_loop", "keras", keras_layer.replace_inner_loop, _inner_loop),
     Contract("BaseImagePreprocessingLayer.generator", "keras", keras_layer.draw_from, _seeds),
+    Contract("Layer._flatten_layers", "keras", keras_layer.taking_symbols, _symbols),
     Contract("keras.src.backend.rnn", "keras", keras_layer.rnn, _rnn),
 ]
 
