@@ -383,6 +383,7 @@ def test_a_wrong_token_is_a_user_error(
 def test_no_home_folder_is_needed_for_a_folder(
     filled: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    fast_python()  # whose server imports Keras, which makes a folder, once
     monkeypatch.setenv("HOME", str(tmp_path / "none"))
     done = start("list", "--zoo", filled[0])
     assert done.returncode == 0, done.stderr
