@@ -42,7 +42,7 @@ def made_without_values(make: Callable[[], T], made: list[keras.Variable] | None
     with without_initializing() as found:
         try:
             result = make()
-        except AttributeError as error:
+        except (AttributeError, ValueError) as error:  # Keras's loaders make the latter of it
             if "'NoneType' object has no attribute 'assign" not in str(error):
                 raise
             raise UserError(

@@ -204,8 +204,12 @@ def test_what_is_made_from_a_value_has_it() -> None:
     assert float(optimizer.learning_rate) == 0.25
 
 
+def a_model() -> keras.Model:
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+
+
 def that_sets_weights() -> keras.Model:
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    model = a_model()
     model.set_weights([np.ones((2, 2)), np.zeros(2)])
     return model
 
@@ -220,6 +224,20 @@ def test_functions_that_set_values_are_refused() -> None:
     with pytest.raises(AttributeError, match="no_such_attribute"):
         made_without_values(that_fails)
     assert has_value(keras.Variable(keras.initializers.Zeros(), shape=(2,)))
+
+
+def test_functions_that_load_values_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.weights.h5"
+    a_model().save_weights(file)
+
+    def that_loads() -> None:
+        a_model().load_weights(file)
+
+    with pytest.raises(UserError, match="sets values of its variables"):
+        made_without_values(that_loads)
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save_weights(file)
+    with pytest.raises(ValueError, match="shape"):
+        made_without_values(that_loads)
 
 
 def test_a_file_is_loaded_into_those_that_have_values(tmp_path: Path) -> None:
