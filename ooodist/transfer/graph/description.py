@@ -91,7 +91,17 @@ class LayerDescription:
 
     def __post_init__(self) -> None:
         named = {term.name for terms in self.terms.values() for term in terms}
-        known = named | ({*self.inputs.values()} or {"x"})
+        read = {*self.inputs.values()} or {"x"}
+        known = named | read
+        single = read | {
+            term.name for terms in self.terms.values() for term in terms if not term.repeated
+        }
+        if not named <= single:
+            name = min(named - single)
+            raise UserError(
+                f"a layer's description has an axis {name}*, and none of {name}, so that the "
+                f"number of {name} is unknown"
+            )
         if self.output and self.output not in known:
             raise UserError(
                 f"a layer's description has {self.output} as its output, which is no axis of its "
