@@ -102,6 +102,22 @@ class Table(layers.Layer):  # type: ignore[misc, unused-ignore]
 TABLE = LayerDescription({"rows": "rows(words) out"}, output="out", scaling=("rows",))
 
 
+class Multiplier(layers.Layer):  # type: ignore[misc, unused-ignore]
+    """Makes two numbers of each unit."""
+
+    def build(self, shape: Any) -> None:
+        self.factors = self.add_weight(shape=(2 * shape[-1],), initializer="ones", name="factors")
+        self.reading = self.add_weight(shape=(2 * shape[-1], 3), name="reading")
+
+    def call(self, inputs: Any) -> Any:
+        return ops.matmul(ops.repeat(inputs, 2, axis=-1) * self.factors, self.reading)
+
+
+MULTIPLIER = LayerDescription(
+    {"factors": "x*", "reading": "sum(x*) out"}, output="out", scaling=("reading",)
+)
+
+
 class Cached(layers.MultiHeadAttention):  # type: ignore[misc, unused-ignore]
     """Keras's attention with a call of its own, as KerasHub's."""
 
@@ -121,6 +137,7 @@ def describe() -> None:
     describe_layer(Norm, NORM)
     describe_layer(Attention, ATTENTION)
     describe_layer(Table, TABLE)
+    describe_layer(Multiplier, MULTIPLIER)
     describe_layer(Cached, CACHED)
 
 

@@ -23,6 +23,7 @@ from tests.transfer.own_layers import (
     SCALE,
     Attention,
     Cached,
+    Multiplier,
     Norm,
     Scale,
     Table,
@@ -46,6 +47,7 @@ LAYERS: dict[str, tuple[Callable[[int], Any], int]] = {
     "attention, more heads in a group": (lambda units: Attention(2, units // 4, 3, 2), 0),
     "attention, wider heads": (lambda units: Attention(2, 2, units // 2, units + 1), 0),
     "table": (Table, 9),
+    "several numbers of each unit": (lambda units: Multiplier(), 0),
     "like its base class": (lambda units: Cached(units // 2, 3), 0),
 }
 

@@ -47,18 +47,16 @@ class LayerDescription:
         LayerDescription({"gamma": "x"}, output="x", scaling=("gamma",))
         LayerDescription({"kernel": "sum(x) out", "bias": "out"}, output="out")
 
-    ================  ======================================================================
-    an axis           its units
-    ================  ======================================================================
-    ``x``, ``heads``  each has numbers of its own: the layer makes them, or scales them
-    ``sum(x)``        the layer sums over them
-    ``dot(key)``      the layer sums products of them, and divides by the root of their
-                      number, as attention does with queries and keys. Only the last axis of
-                      the queries' weights says so; for those of the keys it is ``key``
-    ``rows(words)``   rows of a table, which are looked up by number
-    ``kv*``           several indices in a row belong to each: the query heads of a key head
-    ``_``             unknown: only fits an axis of the same size
-    ================  ======================================================================
+    An axis is one of:
+
+    * ``x``, ``heads``: each of these units has numbers of its own. The layer makes or scales them.
+    * ``sum(x)``: the layer sums over these units.
+    * ``dot(key)``: the layer sums products of these units, and divides by the root of their number,
+      as attention does with queries and keys. Only the last axis of the queries' weights says so;
+      for the weights of the keys it is ``key``.
+    * ``rows(words)``: rows of a table, which are looked up by number.
+    * ``kv*``: several indices in a row belong to each unit, such as the query heads of a key head.
+    * ``_``: unknown. It only fits an axis of the same size.
 
     A weight to which the layer adds one begins with ``1 +``, as in ``"1 + x"``.
 
@@ -91,7 +89,17 @@ class LayerDescription:
 
     def __post_init__(self) -> None:
         named = {term.name for terms in self.terms.values() for term in terms}
-        known = named | ({*self.inputs.values()} or {"x"})
+        read = {*self.inputs.values()} or {"x"}
+        known = named | read
+        single = read | {
+            term.name for terms in self.terms.values() for term in terms if not term.repeated
+        }
+        if not named <= single:
+            name = min(named - single)
+            raise UserError(
+                f"a layer's description has an axis {name}*, and none of {name}, so that the "
+                f"number of {name} is unknown"
+            )
         if self.output and self.output not in known:
             raise UserError(
                 f"a layer's description has {self.output} as its output, which is no axis of its "

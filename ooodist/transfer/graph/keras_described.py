@@ -44,7 +44,7 @@ def described(builder: GraphBuilder, layer: Any, given: Sequence[Value], call: C
     read = frozenset(spaces)
     _add_spaces(spaces, description, variables)
     for name in description.averaged:
-        channels.average(spaces[name])
+        channels.average(spaces.get(name, ()))
     named = {
         "averaged": description.averaged,
         "dots": [a for a in variables if any(term.use == "dot" for term in description.terms[a])],
@@ -106,7 +106,7 @@ def weights_of(layer: Any, description: LayerDescription) -> dict[str, Any]:
                 )
     for attribute, variable in found.items():
         for term, size in zip(description.terms[attribute], variable.shape, strict=True):
-            if term.repeated and size % sizes.get(term.name, size + 1):
+            if term.repeated and size % sizes.get(term.name, 1):
                 raise UserError(
                     f"{said}: an axis of {attribute} is {size}, which is no multiple of the number "
                     f"of {term.name}"
@@ -152,7 +152,7 @@ def _add_spaces(
 
 
 def _axis(term: Term, size: int, spaces: dict[str, Layout], is_read: bool) -> AxisOf:
-    if term.name == "_":
+    if term.name not in spaces:  # unknown, or of a weight that the layer does not have
         return FIXED
     layout = spaces[term.name]
     if term.repeated and layout:
