@@ -6,7 +6,7 @@ Each axis of a weight has a name, and axes of the same name run over the same un
     output kernel   (4, 8, 32)     "sum(heads) sum(value) out"
 
 KerasHub's layers are described in keras_descriptions.py. keras_described.py adds a described layer
-to the graph of its model, and trial.py tries a description.
+to the graph of its model, and description_check.py tries a description.
 """
 
 from __future__ import annotations
