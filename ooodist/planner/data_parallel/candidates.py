@@ -32,6 +32,7 @@ CHUNK_BYTES = (None, 1 << 26, 1 << 24, 1 << 23, 1 << 22, 1 << 21, 1 << 20)
 LEAST_GAIN = 1e-4  # relative gain of the score for which a setting is changed
 MOST_K = 32  # how many values of k, and limits of what is carried, are tried at most
 MOST_TOGETHER = 8  # how many of each are tried at most with all of the others
+LEAST_HALVED = 1 / 64  # of the average gradient: smaller ones only cost more exchanges
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Settings:
         credit: exchanges in flight.
         carried: from which to before which layer, in forward order, exchanges are carried. A bucket
             is carried if all of it is within.
-        halves: of those that travel alone, only the second half is carried.
+        halves: of those that travel alone, and are not small, only the second half is carried.
     """
 
     k: int
@@ -84,6 +85,8 @@ class Family:
         self._ks = _some_up_to(len(movable_layers(costs)))
         self._layers = layers_by_need(costs)
         self._weights = {weight.name: weight for weight in costs.weights}
+        num_bytes = [weight.num_bytes for weight in costs.weights]
+        self._least_halved = LEAST_HALVED * sum(num_bytes) / max(1, len(num_bytes))
         self._rows = {weight.name for weight in costs.weights if travels_as_rows(weight)}
         self._limits: list[int] = []
         self._together: list[tuple[int, tuple[int, int]]] = []
@@ -205,9 +208,11 @@ class Family:
         return tuple(changed)
 
     def _halves(self, exchange: PlannedExchange) -> list[PlannedExchange]:
-        """Two chunks of a gradient that travels alone and whole; else the exchange."""
-        if len(exchange.weights) == exchange.parts == 1:
-            return parts_of(self._weights[exchange.weights[0]], 2)
+        """Two chunks of a gradient that travels alone and whole, and is not small."""
+        weight = self._weights[exchange.weights[0]]
+        is_whole = len(exchange.weights) == exchange.parts == 1
+        if is_whole and weight.num_bytes >= self._least_halved:
+            return parts_of(weight, 2)
         return [exchange]
 
     def _order(self, k: int) -> tuple[str, ...]:
