@@ -35,4 +35,4 @@ def test_a_broken_contract_names_the_version_and_the_use(monkeypatch: pytest.Mon
     message = str(caught.value)
     assert f"keras {keras.__version__} has changed Layer._flatten_layers" in message
     assert "ooodist.compat.keras_model.layers_of" in message
-    assert "also those inside other layers" in message
+    assert "also those inside others" in message
