@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ooodist import engines
 from ooodist.config.warm_start import WarmStartConfig
 from ooodist.engines.rank_0 import on_rank_0
 from ooodist.errors import UserError
+from ooodist.trainer.consistency.meeting import meet
 from ooodist.transfer import provenance
 from ooodist.transfer.graph.keras_graph import graph_of
 from ooodist.transfer.provenance import WarmStart
@@ -101,8 +102,9 @@ class Zoo:
             UserError: the model is not built, or the zoo does not exist, cannot be read, or refuses
                 the request.
         """
-        given = {"task": task, "dataset": dataset, "tags": yaml_dataclass.plain(tags)}
-        wanted = yaml_dataclass.read_dataclass(Wanted, given, "")
+        with _together("zoo.query"):
+            given = {"task": task, "dataset": dataset, "tags": yaml_dataclass.plain(tags)}
+            wanted = yaml_dataclass.read_dataclass(Wanted, given, "")
         found = self._on_rank_0(lambda zoo: zoo.find(graph_of(model), wanted, count))
         return [yaml_dataclass.read(Found, each) for each in found]
 
@@ -146,15 +148,16 @@ class Zoo:
                 five others of its task and data set, or the zoo cannot be written to.
         """
         start = provenance.start_of(model)
-        given = {
-            "name": name or model.name,
-            **{"task": task, "dataset": dataset, "tags": tags, "access": access},
-            "metrics": _numbers(metrics),
-            "parent": None if start is None else start.parent,
-            "judged_by": judged_by,
-        }
-        meta = yaml_dataclass.read_dataclass(Meta, yaml_dataclass.plain(given), "")
-        check_meta(meta)
+        with _together("zoo.register"):
+            given = {
+                "name": name or model.name,
+                **{"task": task, "dataset": dataset, "tags": tags, "access": access},
+                "metrics": _numbers(metrics),
+                "parent": None if start is None else start.parent,
+                "judged_by": judged_by,
+            }
+            meta = yaml_dataclass.read_dataclass(Meta, yaml_dataclass.plain(given), "")
+            check_meta(meta)
         if metrics and known.judge_of(meta) is None:
             logger.warning(
                 "zoo: model %s comes after all that were measured, as it has none of the metrics "
@@ -177,6 +180,18 @@ class Zoo:
         with contextlib.nullcontext() if engine is None else engine.agreed():
             text = on_rank_0(engine, run) or ""
         return json.loads(text if engine is None else engine.broadcast_text(text))
+
+
+@contextlib.contextmanager
+def _together(method: str) -> Iterator[None]:
+    """Waits until all ranks have called the method; if the block fails on one, it does on all."""
+    engine = engines.in_use()
+    if engine is None:
+        yield
+        return
+    meet(engine, method)
+    with engine.agreed():
+        yield
 
 
 def _numbers(metrics: Any) -> dict[str, float]:

@@ -26,6 +26,7 @@ from ooodist.engines.rank_0 import on_rank_0
 from ooodist.errors import UserError
 from ooodist.step import replicas
 from ooodist.step.backward import named_variables
+from ooodist.trainer.consistency.meeting import meet
 from ooodist.trainer.strategy import Strategy
 from ooodist.transfer import answers as questioning
 from ooodist.transfer import provenance, rate
@@ -82,6 +83,8 @@ def warm_start(
     config = yaml_dataclass.read_dataclass(WarmStartConfig, given, "warm_start")
     engine = engines.in_use()
     log.show(0 if engine is None else engine.rank)
+    if engine is not None:
+        meet(engine, "warm_start")
     return start(model, config, engine, batches)
 
 

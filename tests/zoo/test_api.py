@@ -12,11 +12,14 @@ import pytest
 from keras import layers
 
 import ooodist
+from ooodist import engines
+from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.transfer import provenance
 from ooodist.zoo.service.server import serve
 from ooodist.zoo.zoo import Zoo
 from tests.pipeline.jobs import run_python
+from tests.ranks_in_threads import on_ranks
 from tests.zoo.serving import ANNA, TOKENS
 from tests.zoo.starts import (
     SAME,
@@ -176,6 +179,26 @@ def test_what_a_query_cannot_ask_is_refused(tmp_path: Path) -> None:
         zoo.query(network(), count=0)
     with pytest.raises(UserError, match="tags is small; it must be a list"):
         zoo.query(network(), tags="small")
+
+
+def test_ranks_that_do_not_do_the_same_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    zoo = ooodist.Zoo(tmp_path)
+    monkeypatch.setattr(engines, "in_use", lambda: engines.current())
+
+    def other_methods(engine: Engine) -> None:
+        zoo.query(network()) if engine.rank else zoo.register(network(), {})
+
+    first, second = on_ranks(monkeypatch, other_methods)
+    assert "rank 0 calls zoo.register, but rank 1 calls zoo.query at the same time" in str(first)
+    assert "rank 1 calls zoo.query, but rank 0 calls zoo.register at the same time" in str(second)
+
+    def other_metrics(engine: Engine) -> None:
+        zoo.register(network(), {"accuracy": 2.0 if engine.rank else 0.5})
+
+    for error in on_ranks(monkeypatch, other_metrics):
+        assert "accuracy is 2.0; it must be" in str(error)
 
 
 def test_the_function_is_the_method(tmp_path: Path) -> None:
