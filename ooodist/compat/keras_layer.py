@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from ooodist.compat.attributes import replaced
+from ooodist.compat.keras_model import layers_of
 
 Moments = Callable[[tf.Tensor, tf.Tensor | None], tuple[tf.Tensor, tf.Tensor]]
 
@@ -127,7 +128,7 @@ def taking_symbols(layer: keras.Layer) -> Iterator[None]:
     attention, cannot be called with symbols then. That of ``Layer`` takes any arguments.
     """
     with contextlib.ExitStack() as stack:
-        for each in layer._flatten_layers(include_self=False):
+        for each in layers_of(layer, include_self=False):
             taken = inspect.signature(each.compute_output_spec).parameters.values()
             takes_any = any(one.kind == inspect.Parameter.VAR_KEYWORD for one in taken)
             names = {one.name for one in taken}
@@ -141,9 +142,9 @@ def draw_from(layer: keras.Layer, seeds: keras.random.SeedGenerator) -> None:
     """Makes a layer and its inner layers draw their seeds from here: ``generator`` of Keras's
     preprocessing layers, ``seed_generator`` of others.
 
-    Layers make their own, from a number; ``_flatten_layers`` gives inner layers, too.
+    Layers make their own, from a number.
     """
-    for each in layer._flatten_layers():
+    for each in layers_of(layer):
         for name in ("generator", "seed_generator"):
             if isinstance(getattr(each, name, None), keras.random.SeedGenerator):
                 object.__setattr__(each, name, seeds)  # not tracked as a part of the layer

@@ -147,6 +147,8 @@ def _check_judge(config: Config, data: Data) -> None:
     """Raises UserError if ``judged_by`` names a metric that the job does not measure."""
     assert config.warm_start is not None
     judge = config.warm_start.judged_by
+    if not judge:
+        return
     names: list[str] = []
     if data.validation is not None:
         made = keras_objects.make_metrics(config.metrics, data.task)
@@ -154,7 +156,7 @@ def _check_judge(config: Config, data: Data) -> None:
         names += _derived(config, data, dict.fromkeys(names, 0.0))
     known = [*filter(metrics.kind_of, names)]
     # A model with several outputs has them by output.
-    if judge and not any(judge == name or judge.endswith(f"_{name}") for name in known):
+    if not any(judge == name or judge.endswith(f"_{name}") for name in known):
         raise UserError(
             f"warm_start.judged_by is {judge}{did_you_mean(judge, known)}; it must be one of what "
             f"the job measures and the zoo can compare: {', '.join(known) or 'nothing'} (metrics "

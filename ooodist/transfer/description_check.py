@@ -10,12 +10,12 @@ import numpy as np
 
 from ooodist.errors import UserError
 from ooodist.step.backward import named_variables
+from ooodist.transfer.answers import SAME
 from ooodist.transfer.graph.description import Term
 from ooodist.transfer.graph.keras_described import description_of, weights_of
 from ooodist.transfer.graph.keras_graph import graph_of
 from ooodist.transfer.mapping.transform import transform
 
-SAME = 1e-4  # rounding errors allowed, as a share of the largest answer
 SAMPLES, READ, MADE = 4, 3, 7  # of the models around the layer, which read and make so many units
 
 

@@ -69,7 +69,8 @@ def _apply(builder: GraphBuilder, call: Call, values: Mapping[int, Value]) -> li
         made = walk(builder, inner, [values.get(id(symbol)) for symbol in call.inputs])
         return [replace(value, shape=shape) for value, shape in zip(made, shapes, strict=True)]
     call = call._replace(inputs=tuple(known))
-    rule = _rule(layer) if description is None or description.like else described
+    like = None if description is None else description.like
+    rule = _rule(layer, like) if description is None or like else described
     if rule is None:
         unknown = builder.unknown(layer, given, shapes)
         builder.note(**_range(layer))
@@ -210,14 +211,13 @@ _OPERATIONS: dict[str, Rule] = {
 }
 
 
-def _rule(layer: Any) -> Rule | None:
+def _rule(layer: Any, like: Any) -> Rule | None:
+    """The rule of a layer, or that of the class that it computes the same ``like``, if any."""
     if not isinstance(layer, layers.Layer):
         return _OPERATIONS.get(type(layer).__name__)
     # With LoRA or quantization, the attribute ``kernel`` is not one of the weights.
     if getattr(layer, "lora_enabled", False) or getattr(layer, "quantization_mode", None):
         return None
-    description = description_of(layer)
-    like: Any = None if description is None else description.like
     call = (like or type(layer)).call  # nothing is known of a subclass that has its own
     found = next(
         (
