@@ -24,16 +24,10 @@ from report import draw, table
 
 from ooodist.engines.kinds import find
 from ooodist.planner.cluster import describe_network
-from ooodist.planner.costs import Network, StepCosts
+from ooodist.planner.costs import StepCosts
 from ooodist.planner.data_parallel.bound import lower_bound
 from ooodist.planner.data_parallel.exchanges import arrange, ready_order
-from ooodist.planner.data_parallel.named import (
-    baseline_plan,
-    best_priority,
-    priority_plan,
-    priority_sequence,
-    tuned_plan,
-)
+from ooodist.planner.data_parallel.named import NamedPlans, priority_sequence
 from ooodist.planner.data_parallel.orders import baseline_order, num_deferred
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.search import WIRE_OF_PLANNED, Limits, comparison
@@ -72,17 +66,16 @@ def predict(case: Case) -> list[dict[str, object]]:
     wider = replace(limits, carrying=True, wire=WIRE_OF_PLANNED)
     found = comparison(costs, network, limits=wider)
     steps = found["planned"].steps_per_execution
+    simulator = Simulator(costs, network)
+    named = NamedPlans(simulator)
     plans = {
         "planned": found["planned"],
         "carried": found["carried"],
         "narrow": found["narrow"],
-        "baseline": baseline_plan(costs, network),
-        "baseline_tuned": tuned_plan(
-            costs, network, credits=limits.credits, partitions=limits.partitions
-        ),
-        "priority_tuned": tuned_priority(costs, network, steps),
+        "baseline": named.baseline(),
+        "baseline_tuned": named.tuned(limits.credits, limits.partitions),
+        "priority_tuned": tuned_priority(simulator, steps),
     }
-    simulator = Simulator(costs, network)
     rows: list[dict[str, object]] = []
     for name, plan in plans.items():
         rows.append(
@@ -103,34 +96,29 @@ def predict(case: Case) -> list[dict[str, object]]:
     return [*rows, rows[-1] | bound | {"exchanges": "", "deferred": ""}]
 
 
-def tuned_priority(costs: StepCosts, network: Network, steps_per_execution: int) -> Plan:
+def tuned_priority(simulator: Simulator, steps_per_execution: int) -> Plan:
     """Strict priority with the credit and the sizes of buckets and chunks that are best here.
 
     ByteScheduler searches chunks and credit; that small tensors travel together is more than it
     does, but without it a ring of many workers has no chance.
     """
+    costs, network = simulator.costs, simulator.network
     credits = LIMITS.credits if network.by_urgency else RING_LIMITS.credits
     if network.by_urgency:
         plans = [
-            best_priority(
-                costs,
-                network,
-                chunk_bytes=size,
-                credits=credits,
-                steps_per_execution=steps_per_execution,
-            )
+            NamedPlans(simulator, steps_per_execution, size).best_priority(credits)
             for size in SIZES
         ]
     else:
         order, ready = baseline_order(costs), ready_order(costs, None)
-        plain = priority_plan(costs, network, steps_per_execution=steps_per_execution)
+        plain = NamedPlans(simulator, steps_per_execution).priority()
         plans = [plain]
         for bucket, chunk in itertools.product((0, *SIZES), (None, 1 << 20, 1 << 22, 1 << 24)):
             exchanges = arrange(costs, ready, bucket_bytes=bucket, chunk_bytes=chunk)
             for credit in credits:
-                sequence = priority_sequence(costs, network, order, exchanges, credit)
+                sequence = priority_sequence(simulator, order, exchanges, credit)
                 plans.append(replace(plain, exchanges=sequence, credit=credit))
-    return min(plans, key=Simulator(costs, network).step_seconds)
+    return min(plans, key=simulator.step_seconds)
 
 
 def main() -> None:

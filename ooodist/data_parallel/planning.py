@@ -9,7 +9,7 @@ from dataclasses import replace
 from ooodist.engines.base import Engine
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel import plan as plans
-from ooodist.planner.data_parallel.named import best_first_k
+from ooodist.planner.data_parallel.named import NamedPlans
 from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts, RankSetting, WireSetting
 from ooodist.planner.data_parallel.search import (
     Limits,
@@ -20,6 +20,7 @@ from ooodist.planner.data_parallel.search import (
     make_plan,
     predicted,
 )
+from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.planner.low_rank import thin_bytes
 from ooodist.planner.narrowing import narrow_bytes
 from ooodist.planner.rows import with_rows
@@ -128,7 +129,7 @@ def _plan(order: str, costs: StepCosts, network: Network, limits: Limits) -> Pla
     if limits.steps_per_execution is None or order == "priority":
         plan = comparison(*sent, limits=replace(limits, wire=None, ranks=()))[order]
     else:
-        plan = best_first_k(*sent, steps_per_execution=limits.steps_per_execution)
+        plan = NamedPlans(Simulator(*sent), limits.steps_per_execution).best_first_k()
     return predicted(as_sent(plan, costs, limits), costs, network)
 
 

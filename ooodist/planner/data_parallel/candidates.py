@@ -233,7 +233,7 @@ class Family:
             return exchanges
         if network.by_urgency:
             return most_urgent_first(costs, exchanges)
-        return priority_sequence(costs, network, order, exchanges, settings.credit, self._simulator)
+        return priority_sequence(self._simulator, order, exchanges, settings.credit)
 
 
 def _some_up_to(most: int, most_values: int = MOST_K) -> list[int]:

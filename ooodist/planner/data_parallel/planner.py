@@ -20,10 +20,8 @@ from ooodist.planner.data_parallel.local_search import LocalSearch
 from ooodist.planner.data_parallel.named import (
     CREDITS,
     PARTITION_BYTES,
+    NamedPlans,
     baseline_plan,
-    best_first_k,
-    best_priority,
-    tuned_plan,
 )
 from ooodist.planner.data_parallel.orders import num_deferred
 from ooodist.planner.data_parallel.plan import Plan, Wire
@@ -125,43 +123,19 @@ class Planner:
         return self._named[steps_per_execution]
 
     def _find_named(self, steps_per_execution: int) -> dict[str, Plan]:
-        costs, network, limits = self._costs, self._network, self._limits
+        limits = self._limits
         usual = PARTITION_BYTES in limits.partitions
         partition_bytes = PARTITION_BYTES if usual else limits.partitions[0]
+        named = NamedPlans(self._simulator, steps_per_execution, partition_bytes)
         plans = (
-            baseline_plan(
-                costs,
-                network,
-                steps_per_execution=steps_per_execution,
-                partition_bytes=partition_bytes,
-            ),
-            tuned_plan(
-                costs,
-                network,
-                steps_per_execution=steps_per_execution,
-                credits=limits.credits,
-                partitions=limits.partitions,
-            ),
-            best_first_k(
-                costs,
-                network,
-                steps_per_execution=steps_per_execution,
-                memory_bytes=limits.memory_bytes,
-                partition_bytes=partition_bytes,
-                simulator=self._simulator,
-            ),
-            best_priority(
-                costs,
-                network,
-                chunk_bytes=partition_bytes,
-                credits=limits.credits,
-                steps_per_execution=steps_per_execution,
-                simulator=self._simulator,
-            ),
+            named.baseline(),
+            named.tuned(limits.credits, limits.partitions),
+            named.best_first_k(limits.memory_bytes),
+            named.best_priority(limits.credits),
         )
         other = limits.credits[-1]
         # These engines start all that is ready; the credit is a setting of the others only.
-        as_it_comes = () if network.by_urgency else ("baseline", "tuned")
+        as_it_comes = () if self._network.by_urgency else ("baseline", "tuned")
         return {
             plan.name: plan
             if plan.name in as_it_comes or plan.credit in limits.credits

@@ -12,16 +12,14 @@ from hypothesis.strategies import DataObject
 
 from ooodist.errors import UserError
 from ooodist.planner.cluster import describe_network
-from ooodist.planner.costs import Network, SavedTensor
+from ooodist.planner.costs import Network, SavedTensor, StepCosts
 from ooodist.planner.data_parallel.exchanges import arrange, ready_order
 from ooodist.planner.data_parallel.named import (
+    PARTITION_BYTES,
+    NamedPlans,
     baseline_plan,
-    best_first_k,
-    best_priority,
     default_plan,
     first_k_plan,
-    priority_plan,
-    tuned_plan,
 )
 from ooodist.planner.data_parallel.orders import movable_layers
 from ooodist.planner.data_parallel.plan import Plan
@@ -31,6 +29,12 @@ from tests.planner.chains import chain_costs
 
 HOROVOD = Network("horovod", 2, seconds_per_byte=1.0)
 BYTEPS = replace(HOROVOD, engine="byteps", by_urgency=True)
+
+
+def named(
+    costs: StepCosts, network: Network, steps: int = 1, partition_bytes: int = PARTITION_BYTES
+) -> NamedPlans:
+    return NamedPlans(Simulator(costs, network), steps, partition_bytes)
 
 
 def names(plan: Plan) -> list[str]:
@@ -73,18 +77,19 @@ def test_baseline_in_a_ring_of_thousands_is_near_a_single_exchange() -> None:
 def test_tuned_has_the_settings_that_are_best_for_the_cluster() -> None:
     costs = chain_costs([1 << 20] * 8)
     far = Network("collective", 2, fixed=100.0)  # each exchange takes long, whatever its size
-    assert names(tuned_plan(costs, far)) == ["w8+7"]
+    assert names(named(costs, far).tuned()) == ["w8+7"]
     near = Network("horovod", 2, seconds_per_byte=1e-9)  # an exchange has ended before the next
-    assert tuned_plan(costs, near) == replace(baseline_plan(costs, near), name="tuned")
+    assert named(costs, near).tuned() == replace(baseline_plan(costs, near), name="tuned")
     slow = Network("byteps", 2, latency=10.0, seconds_per_byte=1e-6, by_urgency=True)
-    plan = tuned_plan(costs, slow, credits=(1, None), partitions=(1 << 17, 1 << 20))
+    plan = named(costs, slow).tuned(credits=(1, None), partitions=(1 << 17, 1 << 20))
     assert (plan.credit, plan.order) == (None, None)  # one piece at a time waits for each trip
 
 
 def test_first_k_and_priority_have_buckets_where_they_are_better() -> None:
     costs = chain_costs([1 << 20] * 8)
     far = Network("collective", 2, fixed=100.0)
-    for plan in (best_first_k(costs, far), best_priority(costs, far)):
+    plans = named(costs, far)
+    for plan in (plans.best_first_k(), plans.best_priority()):
         assert names(plan) == ["w8+7"]
 
 
@@ -128,9 +133,9 @@ def test_best_first_k_within_memory() -> None:
     )
     simulator = Simulator(costs, HOROVOD)
     every = [first_k_plan(costs, HOROVOD, k, steps_per_execution=2) for k in range(5)]
-    free = best_first_k(costs, HOROVOD, steps_per_execution=2)
+    free = named(costs, HOROVOD, 2).best_first_k()
     assert free == min(every, key=simulator.step_seconds)
-    tight = best_first_k(costs, HOROVOD, steps_per_execution=2, memory_bytes=250)
+    tight = named(costs, HOROVOD, 2).best_first_k(memory_bytes=250)
     assert simulator.peak_bytes(free) > 250 >= simulator.peak_bytes(tight)
 
 
@@ -141,12 +146,12 @@ def test_best_first_k_of_many_layers_is_about_the_best_of_all(seed: int) -> None
     network = replace(HOROVOD, seconds_per_byte=rng.uniform(0.3, 1.5) / 1000)
     seconds = Simulator(costs, network).step_seconds
     every = [first_k_plan(costs, network, k, steps_per_execution=2) for k in range(121)]
-    found = best_first_k(costs, network, steps_per_execution=2)
+    found = named(costs, network, 2).best_first_k()
     assert seconds(found) <= 1.002 * min(map(seconds, every))
 
 
 def test_priority_of_an_engine_that_has_it() -> None:
-    plan = priority_plan(chain_costs([4, 4, 4]), BYTEPS, chunk_bytes=64, credit=2)
+    plan = named(chain_costs([4, 4, 4]), BYTEPS, partition_bytes=64).priority(credit=2)
     assert names(plan) == ["w1", "w2", "w3"]
     assert plan.order == ("W3", "X3", "W2", "X2", "W1")
     assert (plan.credit, plan.by_urgency, plan.partition_bytes) == (2, True, 64)
@@ -156,23 +161,22 @@ def test_priority_of_an_engine_without_it_is_the_sequence_it_would_yield() -> No
     """Layer 1 is ready while the first half of layer 2 travels, so it goes before the other."""
     costs = chain_costs([64, 128, 64], weight_gradient=10.0)
     network = replace(HOROVOD, seconds_per_byte=15 / 64)
-    plan = priority_plan(costs, network, chunk_bytes=64, credit=1)
+    plans = named(costs, network, partition_bytes=64)
+    plan = plans.priority(credit=1)
     # In the step's end: w3 at 10, W2 at 21, w3 ends at 25, w2's first half, w1 at 32.
     assert names(plan) == ["w3", "w2[0/2]", "w1", "w2[1/2]"]
     assert not plan.by_urgency
-    everything_at_once = priority_plan(costs, network, chunk_bytes=64, credit=None)
+    everything_at_once = plans.priority(credit=None)
     assert names(everything_at_once) == ["w3", "w2[0/2]", "w2[1/2]", "w1"]
 
 
 def test_best_priority_has_the_best_credit() -> None:
     costs = chain_costs([64, 128, 64])
     network = replace(HOROVOD, latency=5.0)
-    plan = best_priority(costs, network, chunk_bytes=64, steps_per_execution=2)
+    plans = named(costs, network, 2, partition_bytes=64)
+    plan = plans.best_priority()
     seconds = Simulator(costs, network).step_seconds
-    every = [
-        priority_plan(costs, network, chunk_bytes=64, credit=credit, steps_per_execution=2)
-        for credit in (1, 2, 4, 8, 16, None)
-    ]
+    every = [plans.priority(credit) for credit in (1, 2, 4, 8, 16, None)]
     assert seconds(plan) == min(map(seconds, every)) < seconds(every[0])
 
 
@@ -184,7 +188,7 @@ def test_all_are_legal(data: DataObject, by_urgency: bool) -> None:
     plans = [
         baseline_plan(costs, network),
         *(first_k_plan(costs, network, k) for k in range(len(movable_layers(costs)) + 1)),
-        priority_plan(costs, network, chunk_bytes=128, steps_per_execution=2),
+        named(costs, network, 2, partition_bytes=128).priority(),
     ]
     for plan in plans:  # the simulator refuses what is not legal
         assert simulator.step_seconds(plan) > 0 or costs.compute_seconds == 0

@@ -16,7 +16,7 @@ from ooodist.planner.cluster import describe_network
 from ooodist.planner.costs import Network, SavedTensor, StepCosts, UnitCost, WeightCost
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.candidates import Family
-from ooodist.planner.data_parallel.named import CREDITS, baseline_plan, best_first_k, best_priority
+from ooodist.planner.data_parallel.named import CREDITS, NamedPlans, baseline_plan
 from ooodist.planner.data_parallel.orders import baseline_order, is_legal
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
 from ooodist.planner.data_parallel.planner import (
@@ -63,8 +63,8 @@ def test_legal_and_never_worse_than_plans_with_a_name(data: DataObject, by_urgen
     for steps in (1, found.steps_per_execution):
         for named in (
             baseline_plan(costs, network, steps_per_execution=steps),
-            best_first_k(costs, network, steps_per_execution=steps),
-            best_priority(costs, network, steps_per_execution=steps),
+            NamedPlans(simulator, steps).best_first_k(),
+            NamedPlans(simulator, steps).best_priority(),
         ):
             assert seconds_of(found) <= simulator.step_seconds(named) * (1 + 1e-8)
 
@@ -264,7 +264,7 @@ def test_ten_equal_layers() -> None:
     limits = Limits(steps_per_execution=16)
     found = make_plan(costs, network, limits=limits)
     baseline = predicted(baseline_plan(costs, network, steps_per_execution=16), costs, network)
-    first_k = predicted(best_first_k(costs, network, steps_per_execution=16), costs, network)
+    first_k = predicted(NamedPlans(Simulator(costs, network), 16).best_first_k(), costs, network)
     assert seconds_of(baseline) / seconds_of(first_k) == pytest.approx(1.10, abs=0.02)
     assert seconds_of(baseline) / seconds_of(found) >= 1.18
     assert found.predicted is not None
@@ -333,13 +333,13 @@ def test_three_hundred_layers_take_about_as_many_plans_as_a_hundred(by_urgency: 
         found = make_plan(costs, network, limits=limits, progress=states.append)
         simulated.append(states[-1].simulated)
     assert simulated[1] < 2 * simulated[0] < 2000
-    steps = found.steps_per_execution
+    steps, simulator = found.steps_per_execution, Simulator(costs, network)
     for named in (
         baseline_plan(costs, network, steps_per_execution=steps),
-        best_first_k(costs, network, steps_per_execution=steps),
-        best_priority(costs, network, credits=(1, 4), steps_per_execution=steps),
+        NamedPlans(simulator, steps).best_first_k(),
+        NamedPlans(simulator, steps).best_priority(credits=(1, 4)),
     ):
-        assert seconds_of(found) <= Simulator(costs, network).step_seconds(named) * (1 + 1e-8)
+        assert seconds_of(found) <= simulator.step_seconds(named) * (1 + 1e-8)
 
 
 def test_baseline_where_there_is_nothing_to_gain() -> None:

@@ -11,13 +11,9 @@ import pytest
 
 from ooodist.planner.costs import Network, SavedTensor, StepCosts
 from ooodist.planner.data_parallel.bound import lower_bound
-from ooodist.planner.data_parallel.named import (
-    baseline_plan,
-    first_k_plan,
-    priority_plan,
-    tuned_plan,
-)
+from ooodist.planner.data_parallel.named import NamedPlans, baseline_plan, first_k_plan
 from ooodist.planner.data_parallel.plan import with_carried
+from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.report.data_parallel.plan_table import (
     Cluster,
     Subject,
@@ -36,11 +32,12 @@ COSTS = chain_costs([1, 1, 3], forward=0.1, output_gradient=0.1, weight_gradient
 def table_of(costs: StepCosts = COSTS, workers: int = 4) -> Table:
     """Exchanges take five seconds, and nearly nothing else takes time."""
     network = Network("horovod", workers, seconds_per_byte=1.0)
+    named = NamedPlans(Simulator(costs, network))
     plans = {
-        "baseline": baseline_plan(costs, network),
-        "tuned": tuned_plan(costs, network),
+        "baseline": named.baseline(),
+        "tuned": named.tuned(),
         "first_k": first_k_plan(costs, network, 2),
-        "priority": priority_plan(costs, network, credit=None),
+        "priority": named.priority(credit=None),
         "planned": baseline_plan(costs, network, steps_per_execution=2),
     }
     return make_table(Subject("three layers", costs), Cluster(network, "8bit", "0s"), plans)
