@@ -22,7 +22,7 @@ import numpy as np
 
 from ooodist.pipeline.runtime.runtime import Runtime
 from ooodist.pipeline.runtime.transport import Transport
-from ooodist.planner.pipeline.actions import COMPUTE_KINDS, FORWARD, Schedule
+from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Kind, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
 from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.simulate import (
@@ -97,7 +97,7 @@ class EmulatedBoundary:
         return ()
 
     def link_seconds(self, kind: str) -> float:
-        if kind == FORWARD:
+        if kind == Kind.F:
             return self._before.send_seconds
         return self._behind.send_back_seconds
 

@@ -15,7 +15,7 @@ from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.buckets import Bucket
 from ooodist.pipeline.runtime.runtime import Boundary
 from ooodist.pipeline.runtime.transport import Message, Transport
-from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT
+from ooodist.planner.pipeline.actions import Kind
 from ooodist.planner.pipeline.costs import StageCost
 from ooodist.planner.pipeline.layer_costs import Link
 
@@ -111,8 +111,8 @@ def _message_seconds(
         ends = rank_of[number], rank_of[number + 1]
         if ends[0] != ends[1] and ranks.position in ends:
             there, back = (
-                boundary.receive_buffers(FORWARD),
-                boundary.receive_buffers(INPUT_GRADIENT),
+                boundary.receive_buffers(Kind.F),
+                boundary.receive_buffers(Kind.I),
             )
             if ranks.position == ends[0]:
                 rounds = [_ping(transport, ends[1], there, back) for _ in range(ROUNDS)]

@@ -17,15 +17,7 @@ from ooodist.pipeline.runtime.boundary import TensorBoundary
 from ooodist.pipeline.runtime.gradients import Gradients
 from ooodist.pipeline.runtime.update import Update
 from ooodist.pipeline.runtime.work import StageWork
-from ooodist.planner.pipeline.actions import (
-    FORWARD,
-    INPUT_GRADIENT,
-    RECEIVE_BACKWARD,
-    RECEIVE_FORWARD,
-    SEND_BACKWARD,
-    SEND_FORWARD,
-    WEIGHT_GRADIENT,
-)
+from ooodist.planner.pipeline.actions import Kind
 from ooodist.planner.pipeline.costs import RECEIVES_AHEAD, StageCost
 from ooodist.planner.pipeline.simulate import MeasuredRun
 from ooodist.profiler.state import preserved
@@ -33,10 +25,10 @@ from ooodist.step.sharding.state import optimizer_bytes, state_bytes
 
 UPDATES = 7
 _PART_OF = {  # the action to which the seconds of a transfer are added
-    RECEIVE_FORWARD: FORWARD,
-    SEND_FORWARD: FORWARD,
-    RECEIVE_BACKWARD: INPUT_GRADIENT,
-    SEND_BACKWARD: INPUT_GRADIENT,
+    Kind.RECV_F: Kind.F,
+    Kind.SEND_F: Kind.F,
+    Kind.RECV_B: Kind.I,
+    Kind.SEND_B: Kind.I,
 }
 
 
@@ -112,13 +104,13 @@ def costs_of(
         _, behind = _around(boundaries, number)
         input_bytes, weight_bytes, gradient_bytes = work.saved_bytes
         costs[number] = StageCost(
-            seconds[number, FORWARD],
-            seconds[number, INPUT_GRADIENT],
-            seconds[number, WEIGHT_GRADIENT],
+            seconds[number, Kind.F],
+            seconds[number, Kind.I],
+            seconds[number, Kind.W],
             input_bytes,
             weight_bytes,
             gradient_bytes,
-            sent_bytes=behind.num_bytes(FORWARD) if behind else 0,
+            sent_bytes=behind.num_bytes(Kind.F) if behind else 0,
         )
     last = max(works)  # trains if any stage of the rank does
     state, held = (
@@ -135,10 +127,10 @@ def costs_of(
     for number, work in works.items():
         before, behind = _around(boundaries, number)
         if before:
-            received.append(before.num_bytes(FORWARD))
-            sent.append(before.num_bytes(INPUT_GRADIENT))
+            received.append(before.num_bytes(Kind.F))
+            sent.append(before.num_bytes(Kind.I))
         if behind:
-            received.append(behind.num_bytes(INPUT_GRADIENT))
+            received.append(behind.num_bytes(Kind.I))
             sent.append(work.output_bytes)
     # Receive buffers, and one message that is being sent. What an action makes of a received
     # message is part of its workspace, or of the saved activations.

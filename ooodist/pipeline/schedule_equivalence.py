@@ -10,13 +10,7 @@ import itertools
 from collections.abc import Sequence
 
 from ooodist.pipeline.stages import Stage
-from ooodist.planner.pipeline.actions import (
-    BACKWARD,
-    FORWARD,
-    WEIGHT_GRADIENT,
-    Schedule,
-    without_transfers,
-)
+from ooodist.planner.pipeline.actions import Kind, Schedule, without_transfers
 
 
 def order_dependent_stages(
@@ -47,7 +41,7 @@ def computes_alike(one: Schedule, other: Schedule, groups: Sequence[tuple[int, .
     return all(
         _order(one, group, kinds) == _order(other, group, kinds)
         for group in groups
-        for kinds in ((FORWARD,), (WEIGHT_GRADIENT, BACKWARD))
+        for kinds in ((Kind.F,), (Kind.W, Kind.B))
     )
 
 

@@ -26,7 +26,7 @@ from ooodist.emulation.emulate import (
     summarize,
     wait_until,
 )
-from ooodist.planner.pipeline.actions import COMPUTE_KINDS, FORWARD, INPUT_GRADIENT, Schedule
+from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Kind, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
 from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.simulate import Run, simulate_pipeline
@@ -100,8 +100,8 @@ def test_work_takes_its_seconds() -> None:
 def test_messages_have_their_size_and_their_link() -> None:
     before, behind = StageCost(sent_bytes=1000, send_seconds=0.2), StageCost(send_back_seconds=0.3)
     boundary = EmulatedBoundary(before, behind)
-    assert (boundary.link_seconds(FORWARD), boundary.link_seconds(INPUT_GRADIENT)) == (0.2, 0.3)
-    for kind in (FORWARD, INPUT_GRADIENT):
+    assert (boundary.link_seconds(Kind.F), boundary.link_seconds(Kind.I)) == (0.2, 0.3)
+    for kind in (Kind.F, Kind.I):
         (message,) = boundary.pack(kind, ())
         (place,), (other,) = boundary.receive_buffers(kind), boundary.receive_buffers(kind)
         assert message.nbytes == place.nbytes == other.nbytes == 1000

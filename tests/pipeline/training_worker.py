@@ -24,7 +24,7 @@ from ooodist.errors import UserError
 from ooodist.pipeline import assembly, links, planning
 from ooodist.pipeline.layers.in_parts import measure_small
 from ooodist.planner.pipeline import costs
-from ooodist.planner.pipeline.actions import BACKWARD, WEIGHT_GRADIENT
+from ooodist.planner.pipeline.actions import Kind
 from ooodist.planner.pipeline.costs import BUCKET_BYTES
 from ooodist.step.backward import variable_names
 from ooodist.step.optimizer import optimizer_state_of
@@ -192,7 +192,7 @@ def knows_when_sums_ran(model: keras.Model) -> None:
     assert all(each.start < each.end for each in sums), sums
     assert [each.end for each in sums] == sorted(each.end for each in sums)
     for stage in strategy.assembly.works:
-        kinds = (WEIGHT_GRADIENT, BACKWARD)
+        kinds = (Kind.W, Kind.B)
         own = [each for each in ran if each.action.stage == stage and each.action.kind in kinds]
         begins = sorted(each.start for each in sums if each.stage == stage)
         assert begins[0] > own[0].start, (sums, own)

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from ooodist.engines.communicator import Communicator
 from ooodist.pipeline.runtime.boundary import TensorBoundary
 from ooodist.pipeline.runtime.transport import Transport
-from ooodist.planner.pipeline.actions import FORWARD
+from ooodist.planner.pipeline.actions import Kind
 from ooodist.util.patience import Patience, Stalled
 
 LARGE = 16 << 20  # bytes; far above what MPI hands over without the receiver
@@ -54,10 +54,10 @@ def check_tensors_arrive(transport: Transport) -> None:
     for direct in (False, True):
         boundary = TensorBoundary(specs, direct=direct)
         values = [tf.cast(tf.random.uniform(s.shape, 0, 9), s.dtype) for s in specs]
-        message = transport.receive("RECV", peer, 3, boundary.receive_buffers(FORWARD))
-        transport.send("SEND", peer, 3, boundary.pack(FORWARD, values))
+        message = transport.receive("RECV", peer, 3, boundary.receive_buffers(Kind.F))
+        transport.send("SEND", peer, 3, boundary.pack(Kind.F, values))
         transport.wait(message)
-        for found, value in zip(boundary.unpack(FORWARD, message.arrays), values, strict=True):
+        for found, value in zip(boundary.unpack(Kind.F, message.arrays), values, strict=True):
             assert found.dtype == value.dtype
             np.testing.assert_array_equal(found.numpy(), value.numpy())
         transport.flush()

@@ -17,7 +17,7 @@ import tensorflow as tf
 from ooodist.engines.devices import wait_for_gpu
 from ooodist.graph.ops import num_bytes
 from ooodist.pipeline.ranks import Ranks
-from ooodist.planner.pipeline.actions import FORWARD
+from ooodist.planner.pipeline.actions import Kind
 
 logger = logging.getLogger("ooodist")
 
@@ -69,7 +69,7 @@ class TensorBoundary:
         return sum(map(num_bytes, self._specs_of(kind)))
 
     def _specs_of(self, kind: str) -> Sequence[tf.TensorSpec]:
-        if kind == FORWARD:
+        if kind == Kind.F:
             return self.specs
         return [spec for spec in self.specs if spec.dtype.is_floating]
 

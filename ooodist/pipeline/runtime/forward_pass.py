@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 from ooodist.pipeline.runtime.runtime import Boundary
 from ooodist.pipeline.runtime.transport import Message, Transport
-from ooodist.planner.pipeline.actions import FORWARD
+from ooodist.planner.pipeline.actions import Kind
 
 LAG = 2  # ticks from a stage to the next on another rank
 
@@ -144,7 +144,7 @@ class ForwardPass(Iterator[Sequence[Any]], Generic[Batch]):
             return self._made.pop((stage, batch))
         message, boundary = self._posted.pop((stage, batch))
         self._transport.wait(message)
-        return boundary.unpack(FORWARD, message.arrays)
+        return boundary.unpack(Kind.F, message.arrays)
 
     # Messages
 
@@ -154,7 +154,7 @@ class ForwardPass(Iterator[Sequence[Any]], Generic[Batch]):
         if peer == self._transport.rank or not self._is_there(batch):
             return
         boundary = self._ways[batch][stage - 1]
-        places = boundary.receive_buffers(FORWARD)
+        places = boundary.receive_buffers(Kind.F)
         message = self._transport.receive(_name(stage, batch), peer, self._tag(stage), places)
         self._posted[stage, batch] = message, boundary
 
@@ -163,7 +163,7 @@ class ForwardPass(Iterator[Sequence[Any]], Generic[Batch]):
         sent = self._sent[stage, peer]
         if len(sent) == LAG:  # the other rank is slower: activations must not pile up here
             self._transport.wait(sent.popleft())
-        arrays = boundary.pack(FORWARD, made)
+        arrays = boundary.pack(Kind.F, made)
         sent.append(self._transport.send(_name(stage, batch), peer, self._tag(stage), arrays))
 
     def _tag(self, stage: int) -> int:

@@ -17,25 +17,12 @@ from typing import Any, Protocol
 from ooodist.pipeline.runtime.final_weight_gradients import parts_by_action
 from ooodist.pipeline.runtime.tags import check_tags, message_tags
 from ooodist.pipeline.runtime.transport import Message, Transport
-from ooodist.planner.pipeline.actions import (
-    BACKWARD,
-    FORWARD,
-    INPUT_GRADIENT,
-    RECEIVE_BACKWARD,
-    RECEIVE_FORWARD,
-    SEND_BACKWARD,
-    SEND_FORWARD,
-    WEIGHT_GRADIENT,
-    Action,
-    Schedule,
-    tail_of,
-    without_transfers,
-)
+from ooodist.planner.pipeline.actions import Action, Kind, Schedule, tail_of, without_transfers
 from ooodist.planner.pipeline.costs import RECEIVES_AHEAD
 from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.simulate import MeasuredRun
 
-MadeOf = tuple[int, str, int]  # stage that needs it, FORWARD or INPUT_GRADIENT, micro-batch
+MadeOf = tuple[int, str, int]  # stage that needs it, Kind.F or Kind.I, micro-batch
 
 
 class Work(Protocol):
@@ -64,7 +51,7 @@ class DividedWork(Work, Protocol):
 
 
 class Boundary(Protocol):
-    """The connection of a stage to the next: FORWARD to it, INPUT_GRADIENT back from it."""
+    """The connection of a stage to the next: Kind.F to it, Kind.I back from it."""
 
     def receive_buffers(self, kind: str) -> Sequence[Any]:
         """Arrays, or other memory that MPI takes, to receive such a message into."""
@@ -111,8 +98,8 @@ class Runtime:
         self._first_trained = schedule.first_trained
         self._actions = with_transfers(schedule).actions[transport.rank]
         kinds = [action.kind for action in self._actions]
-        self._last_forward = max(at for at, kind in enumerate(kinds) if kind == FORWARD)
-        self._receives = [a for a in self._actions if a.kind in (RECEIVE_FORWARD, RECEIVE_BACKWARD)]
+        self._last_forward = max(at for at, kind in enumerate(kinds) if kind == Kind.F)
+        self._receives = [a for a in self._actions if a.kind in (Kind.RECV_F, Kind.RECV_B)]
         self._there: dict[MadeOf, Sequence[Any]] = {}
         self._posted: list[Message] = []
         self._next_receive = 0
@@ -124,14 +111,14 @@ class Runtime:
             {number: work.parts for number, work in divided.items()},
         )
         self._do: dict[str, Callable[[Action], float]] = {
-            FORWARD: self._forward,
-            INPUT_GRADIENT: self._input_gradient,
-            WEIGHT_GRADIENT: self._weight_gradient,
-            BACKWARD: self._backward,
-            SEND_FORWARD: self._send,
-            SEND_BACKWARD: self._send,
-            RECEIVE_FORWARD: self._receive,
-            RECEIVE_BACKWARD: self._receive,
+            Kind.F: self._forward,
+            Kind.I: self._input_gradient,
+            Kind.W: self._weight_gradient,
+            Kind.B: self._backward,
+            Kind.SEND_F: self._send,
+            Kind.SEND_B: self._send,
+            Kind.RECV_F: self._receive,
+            Kind.RECV_B: self._receive,
         }
 
     def step(self, after_forward: Callable[[], None] = lambda: None) -> list[MeasuredRun]:
@@ -164,18 +151,18 @@ class Runtime:
 
     def _forward(self, action: Action) -> float:
         stage, _, microbatch = action
-        received = self._there.pop((stage, FORWARD, microbatch), ())
+        received = self._there.pop((stage, Kind.F, microbatch), ())
         sent = self._works[stage].forward(microbatch, received)
         if stage < self._schedule.stages - 1:
-            self._there[stage + 1, FORWARD, microbatch] = sent
+            self._there[stage + 1, Kind.F, microbatch] = sent
         return 0.0
 
     def _input_gradient(self, action: Action) -> float:
         stage, _, microbatch = action
-        received = self._there.pop((stage, INPUT_GRADIENT, microbatch), ())
+        received = self._there.pop((stage, Kind.I, microbatch), ())
         gradients = self._works[stage].input_gradient(microbatch, received)
         if stage > self._first_trained:  # no stage before that one needs gradients
-            self._there[stage - 1, INPUT_GRADIENT, microbatch] = gradients
+            self._there[stage - 1, Kind.I, microbatch] = gradients
         return 0.0
 
     def _weight_gradient(self, action: Action) -> float:
@@ -194,7 +181,7 @@ class Runtime:
 
     def _send(self, action: Action) -> float:
         stage, kind, microbatch = action
-        to, made = (stage + 1, FORWARD) if kind == SEND_FORWARD else (stage - 1, INPUT_GRADIENT)
+        to, made = (stage + 1, Kind.F) if kind == Kind.SEND_F else (stage - 1, Kind.I)
         boundary = self._boundaries[min(stage, to)]
         self._transport.send(
             str(action),
@@ -226,9 +213,9 @@ class Runtime:
 
     def _what(self, action: Action) -> tuple[int, str, Boundary]:
         """Finds, for a receive, the sending stage, what it sends, and the boundary between."""
-        if action.kind == RECEIVE_FORWARD:
-            return action.stage - 1, FORWARD, self._boundaries[action.stage - 1]
-        return action.stage + 1, INPUT_GRADIENT, self._boundaries[action.stage]
+        if action.kind == Kind.RECV_F:
+            return action.stage - 1, Kind.F, self._boundaries[action.stage - 1]
+        return action.stage + 1, Kind.I, self._boundaries[action.stage]
 
     def _tag(self, stage: int, made: str, microbatch: int) -> int:
         """A tag that both sides share; consecutive steps reuse it, and MPI keeps order."""

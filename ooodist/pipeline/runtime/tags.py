@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ooodist.errors import UserError
-from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT, Schedule
+from ooodist.planner.pipeline.actions import Kind, Schedule
 
 Tags = Mapping[tuple[int, str], range]
 
@@ -21,7 +21,7 @@ def message_tags(schedule: Schedule) -> Tags:
     next_tags: Counter[tuple[int, int]] = Counter()
     rank_of = schedule.rank_of
     for before, behind in itertools.pairwise(range(schedule.stages)):
-        for of, to, made in ((before, behind, FORWARD), (behind, before, INPUT_GRADIENT)):
+        for of, to, made in ((before, behind, Kind.F), (behind, before, Kind.I)):
             pair = rank_of[of], rank_of[to]
             tags[to, made] = range(next_tags[pair], next_tags[pair] + schedule.microbatches)
             next_tags[pair] += schedule.microbatches

@@ -38,15 +38,22 @@ from typing import NamedTuple
 
 from ooodist.errors import UserError
 
-FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BACKWARD = "F", "I", "W", "B"
-COMPUTE_KINDS = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BACKWARD)
-SEND_FORWARD, RECEIVE_FORWARD, SEND_BACKWARD, RECEIVE_BACKWARD = (
-    "SEND_F",
-    "RECV_F",
-    "SEND_B",
-    "RECV_B",
-)
-TRANSFER_KINDS = (SEND_FORWARD, RECEIVE_FORWARD, SEND_BACKWARD, RECEIVE_BACKWARD)
+
+class Kind:
+    """The kinds of actions, as text has them."""
+
+    F = "F"
+    I = "I"  # noqa: E741 - the field's letter
+    W = "W"
+    B = "B"
+    SEND_F = "SEND_F"
+    RECV_F = "RECV_F"
+    SEND_B = "SEND_B"
+    RECV_B = "RECV_B"
+
+
+COMPUTE_KINDS = (Kind.F, Kind.I, Kind.W, Kind.B)
+TRANSFER_KINDS = (Kind.SEND_F, Kind.RECV_F, Kind.SEND_B, Kind.RECV_B)
 MOST_MICROBATCHES = 1_000_000  # stages times micro-batches: some 500 MB of actions
 MOST_DIGITS = 9  # in the number of a stage or a micro-batch
 _ACTION = re.compile(rf"(\d+)({'|'.join((*COMPUTE_KINDS, *TRANSFER_KINDS))})(\d+)")
@@ -134,7 +141,7 @@ class Schedule:
             action.stage
             for actions in self.actions
             for action in actions
-            if action.kind in (INPUT_GRADIENT, BACKWARD)
+            if action.kind in (Kind.I, Kind.B)
         )
         return min(backward, default=self.stages)
 
@@ -269,9 +276,9 @@ def trained_from(schedule: Schedule, first: int) -> Schedule:
         )
 
     def stays(action: Action) -> bool:
-        if action.kind == SEND_BACKWARD:
+        if action.kind == Kind.SEND_B:
             return action.stage > first
-        return action.stage >= first or action.kind in (FORWARD, SEND_FORWARD, RECEIVE_FORWARD)
+        return action.stage >= first or action.kind in (Kind.F, Kind.SEND_F, Kind.RECV_F)
 
     return replace(
         schedule, actions=tuple(tuple(filter(stays, actions)) for actions in schedule.actions)
@@ -280,10 +287,10 @@ def trained_from(schedule: Schedule, first: int) -> Schedule:
 
 def tail_of(actions: Sequence[Action]) -> tuple[Action, ...]:
     """The W's with which a rank's actions end; or the B, whose second half is a W."""
-    if actions and actions[-1].kind == BACKWARD:
+    if actions and actions[-1].kind == Kind.B:
         return (actions[-1],)
     start = len(actions)
-    while start and actions[start - 1].kind == WEIGHT_GRADIENT:
+    while start and actions[start - 1].kind == Kind.W:
         start -= 1
     return tuple(actions[start:])
 

@@ -14,14 +14,11 @@ from collections.abc import Iterator, Sequence, Set
 
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import (
-    BACKWARD,
     COMPUTE_KINDS,
-    FORWARD,
-    INPUT_GRADIENT,
     OLD_LETTERS,
     TRANSFER_KINDS,
-    WEIGHT_GRADIENT,
     Action,
+    Kind,
     Schedule,
 )
 from ooodist.planner.pipeline.costs import (
@@ -127,17 +124,17 @@ def _check_complete(schedule: Schedule) -> None:
 def _check_stage(schedule: Schedule, rank: int, stage: int, seen: set[Action], first: int) -> None:
     """Checks that a stage does all it must; ``first`` is the first stage that trains."""
     if stage < first:
-        wanted: tuple[set[str], ...] = ({FORWARD},)
+        wanted: tuple[set[str], ...] = ({Kind.F},)
         rule = "without any I or B, it must do F alone"
     else:
-        wanted = {FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT}, {FORWARD, BACKWARD}
+        wanted = {Kind.F, Kind.I, Kind.W}, {Kind.F, Kind.B}
         rule = "it must do F, I and W, or F and B"
         if stage > first:
             rule += f", as stage {first} before it trains"
     for microbatch in range(schedule.microbatches):
         kinds = {kind for kind in COMPUTE_KINDS if Action(stage, kind, microbatch) in seen}
         if kinds not in wanted:
-            if kinds == {FORWARD, BACKWARD, WEIGHT_GRADIENT}:
+            if kinds == {Kind.F, Kind.B, Kind.W}:
                 rule += f"; {OLD_LETTERS}"
             raise ScheduleError(
                 schedule,
@@ -163,7 +160,7 @@ def _check_transfers(schedule: Schedule) -> None:
 
 def _check_order(schedule: Schedule) -> None:
     """Runs each rank's actions in order, each once its needs are met; refuses a deadlock."""
-    combined = {a for actions in schedule.actions for a in actions if a.kind == BACKWARD}
+    combined = {a for actions in schedule.actions for a in actions if a.kind == Kind.B}
     done: set[Action] = set()
     waiting: dict[Action, int] = {}
     steps = [0] * schedule.ranks
@@ -197,8 +194,8 @@ def _needs(schedule: Schedule, action: Action, combined: Set[Action]) -> Iterato
     stage, kind, microbatch = action
 
     def maker_of(result: str, of: int) -> Action:
-        both = Action(of, BACKWARD, microbatch)
-        return both if both in combined and result == INPUT_GRADIENT else both._replace(kind=result)
+        both = Action(of, Kind.B, microbatch)
+        return both if both in combined and result == Kind.I else both._replace(kind=result)
 
     if kind in COMPUTE_KINDS:
         for maker, result in needs_of(stage, kind, schedule.stages):
@@ -246,10 +243,10 @@ def _in_flight(schedule: Schedule, costs: PipelineCosts, rank: int) -> int:
     until = _step_of(schedule.actions[rank], saved.index(max(saved)))
     begun: set[tuple[int, int]] = set()
     for stage, kind, microbatch in schedule.actions[rank][: until + 1]:
-        if kind == FORWARD and stage >= schedule.first_trained:
+        if kind == Kind.F and stage >= schedule.first_trained:
             begun.add((stage, microbatch))
     for stage, kind, microbatch in schedule.actions[rank][:until]:
-        if kind in (BACKWARD, WEIGHT_GRADIENT):
+        if kind in (Kind.B, Kind.W):
             begun.discard((stage, microbatch))
     return len({microbatch for _, microbatch in begun})
 

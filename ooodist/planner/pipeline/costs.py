@@ -22,7 +22,7 @@ from typing import Annotated
 
 from ooodist.errors import UserError
 from ooodist.planner.costs import Bytes, Seconds
-from ooodist.planner.pipeline.actions import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from ooodist.planner.pipeline.actions import Kind
 from ooodist.util.yaml_dataclass import Range
 
 BUCKET_BYTES = 4 << 20  # of gradients that are summed together, if there are more
@@ -74,28 +74,28 @@ class StageCost:
 
     def seconds(self, kind: str) -> float:
         """The seconds that an action of this kind takes."""
-        if kind == FORWARD:
+        if kind == Kind.F:
             return self.forward
-        if kind == INPUT_GRADIENT:
+        if kind == Kind.I:
             return self.input_gradient
-        if kind == WEIGHT_GRADIENT:
+        if kind == Kind.W:
             return self.weight_gradient
-        assert kind == BACKWARD
+        assert kind == Kind.B
         return self.input_gradient + self.weight_gradient
 
     def transfer_seconds(self, kind: str) -> float:
         """The seconds from the end of an action until the other stage has its result."""
-        return self.send_seconds if kind == FORWARD else self.send_back_seconds
+        return self.send_seconds if kind == Kind.F else self.send_back_seconds
 
     def saved_bytes(self, kind: str) -> tuple[int, int]:
         """The change of the bytes kept, at the start and at the end of such an action."""
-        if kind == FORWARD:
+        if kind == Kind.F:
             return self.input_bytes + self.weight_bytes, 0
-        if kind == INPUT_GRADIENT:
+        if kind == Kind.I:
             return self.gradient_bytes, -self.input_bytes
-        if kind == WEIGHT_GRADIENT:
+        if kind == Kind.W:
             return 0, -self.weight_bytes - self.gradient_bytes
-        assert kind == BACKWARD
+        assert kind == Kind.B
         return self.gradient_bytes, -sum(self.in_flight_bytes)
 
     def exchange_span(self, last: float, tail: float, free: float) -> tuple[float, float]:

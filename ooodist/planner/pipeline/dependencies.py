@@ -21,38 +21,26 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
-from ooodist.planner.pipeline.actions import (
-    BACKWARD,
-    FORWARD,
-    INPUT_GRADIENT,
-    RECEIVE_BACKWARD,
-    RECEIVE_FORWARD,
-    SEND_BACKWARD,
-    SEND_FORWARD,
-    WEIGHT_GRADIENT,
-    Action,
-    Schedule,
-    without_transfers,
-)
+from ooodist.planner.pipeline.actions import Action, Kind, Schedule, without_transfers
 
-SPLIT_KINDS = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
-SENDS = {FORWARD: SEND_FORWARD, INPUT_GRADIENT: SEND_BACKWARD}  # the send of each result
-RECEIVES = {FORWARD: RECEIVE_FORWARD, INPUT_GRADIENT: RECEIVE_BACKWARD}
+SPLIT_KINDS = (Kind.F, Kind.I, Kind.W)
+SENDS = {Kind.F: Kind.SEND_F, Kind.I: Kind.SEND_B}  # the send of each result
+RECEIVES = {Kind.F: Kind.RECV_F, Kind.I: Kind.RECV_B}
 
 
 def result_of(kind: str) -> str:
-    """The result of an action of this kind: FORWARD, INPUT_GRADIENT (for I and B), or
-    WEIGHT_GRADIENT, for which no other action waits."""
-    return INPUT_GRADIENT if kind == BACKWARD else kind
+    """The result of an action of this kind: Kind.F, Kind.I (for I and B), or
+    Kind.W, for which no other action waits."""
+    return Kind.I if kind == Kind.B else kind
 
 
-# The needs of each kind: the offset of the stage that makes the result, and the result, FORWARD or
-# INPUT_GRADIENT. The last need is met last: the stage after needs this stage's F before its own I.
+# The needs of each kind: the offset of the stage that makes the result, and the result, Kind.F or
+# Kind.I. The last need is met last: the stage after needs this stage's F before its own I.
 _NEEDS: dict[str, tuple[tuple[int, str], ...]] = {
-    FORWARD: ((-1, FORWARD),),
-    INPUT_GRADIENT: ((0, FORWARD), (1, INPUT_GRADIENT)),
-    BACKWARD: ((0, FORWARD), (1, INPUT_GRADIENT)),
-    WEIGHT_GRADIENT: ((0, INPUT_GRADIENT),),
+    Kind.F: ((-1, Kind.F),),
+    Kind.I: ((0, Kind.F), (1, Kind.I)),
+    Kind.B: ((0, Kind.F), (1, Kind.I)),
+    Kind.W: ((0, Kind.I),),
 }
 # The inverse: the offset of each stage that waits for the result, and the kind that waits there.
 _USERS = {
@@ -106,7 +94,7 @@ def users_of(
         for further, user in _USERS[kind]
         if 0 <= stage + further < stages
         and user in kinds
-        and (user == FORWARD or stage + further >= first_trained)
+        and (user == Kind.F or stage + further >= first_trained)
     )
 
 

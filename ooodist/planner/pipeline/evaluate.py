@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from ooodist.planner.pipeline.actions import BACKWARD, FORWARD, Action, Schedule
+from ooodist.planner.pipeline.actions import Action, Kind, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.dependencies import SPLIT_KINDS, needs_of, receiver_of
 from ooodist.planner.pipeline.simulate import period_of
@@ -47,7 +47,7 @@ class Evaluator:
             rank = rank_of[stage]
             self._base[rank] += cost.base_bytes
             self._update[rank] += cost.update
-            work = cost.seconds(FORWARD) + cost.seconds(BACKWARD)
+            work = cost.seconds(Kind.F) + cost.seconds(Kind.B)
             self._work[rank] += microbatches * work + cost.update
             for number, kind in enumerate(SPLIT_KINDS):
                 waits = any(maker != stage for maker, _ in needs_of(stage, kind, stages))
@@ -90,7 +90,7 @@ class Evaluator:
         last = way + stages[0].weight_gradient + stages[0].exchange / stages[0].buckets
         # A first stage that only runs forward costs nothing there, and its rank's update need not
         # wait for the way back.
-        if stages[0].seconds(BACKWARD) or stages[0].update:
+        if stages[0].seconds(Kind.B) or stages[0].update:
             last += self._update[ranks[0]]
         return max(least, last)
 

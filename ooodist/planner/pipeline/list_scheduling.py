@@ -11,15 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import count
 
-from ooodist.planner.pipeline.actions import (
-    BACKWARD,
-    FORWARD,
-    INPUT_GRADIENT,
-    WEIGHT_GRADIENT,
-    Action,
-    Schedule,
-    check_size,
-)
+from ooodist.planner.pipeline.actions import Action, Kind, Schedule, check_size
 from ooodist.planner.pipeline.costs import PipelineCosts, stages_of_rank
 from ooodist.planner.pipeline.dependencies import needs_of, result_of, users_of
 from ooodist.planner.pipeline.simulate import Links
@@ -39,7 +31,7 @@ class Rule:
             the rank's stages (the later one for I).
     """
 
-    kinds: tuple[str, ...] = (INPUT_GRADIENT, FORWARD, WEIGHT_GRADIENT)
+    kinds: tuple[str, ...] = (Kind.I, Kind.F, Kind.W)
     entering: int | None = None
     ahead: int | None = None
     deep: bool = True
@@ -75,7 +67,7 @@ class _Making:
         self._stages = len(rank_of)
         self._ranks = max(rank_of) + 1
         self._stages_of = [stages_of_rank(rank_of, rank) for rank in range(self._ranks)]
-        self._backward = BACKWARD if BACKWARD in rule.kinds else INPUT_GRADIENT
+        self._backward = Kind.B if Kind.B in rule.kinds else Kind.I
         self._urgency_of_kind = {kind: number for number, kind in enumerate(rule.kinds)}
         self._saved = [
             sum(costs.stages[stage].base_bytes for stage in stages) for stages in self._stages_of
@@ -105,7 +97,7 @@ class _Making:
 
     def schedule(self) -> Schedule:
         for microbatch in range(self._microbatches):
-            self._at(0.0, Action(0, FORWARD, microbatch))
+            self._at(0.0, Action(0, Kind.F, microbatch))
         while self._events:
             now = self._events[0][0]
             woken = set()
@@ -118,7 +110,7 @@ class _Making:
             for rank in sorted(woken):
                 if self._busy_until[rank] <= now:
                     self._start_one(rank, now)
-        kinds = 2 if self._backward == BACKWARD else 3
+        kinds = 2 if self._backward == Kind.B else 3
         if sum(map(len, self._actions)) < kinds * self._stages * self._microbatches:
             raise self._costs.refuse_one_microbatch(f"schedule {self._name}", self._rank_of)
         return Schedule(
@@ -161,15 +153,15 @@ class _Making:
 
     def _allowed(self, rank: int, stage: int, kind: str) -> bool:
         """Whether memory and the limits of the rule let such an action start now."""
-        if kind == WEIGHT_GRADIENT:
+        if kind == Kind.W:
             return True
-        if kind != FORWARD:
+        if kind != Kind.F:
             # If it does not fit, the W of earlier ones must run first: the first one always fits.
             return self._within(rank, self._costs.stages[stage].gradient_bytes)
-        begun, rule = self._done[stage, FORWARD], self._rule
+        begun, rule = self._done[stage, Kind.F], self._rule
         if stage == 0 and rule.entering is not None:
             ended = min(
-                self._done[each, BACKWARD] + self._done[each, WEIGHT_GRADIENT]
+                self._done[each, Kind.B] + self._done[each, Kind.W]
                 for each in self._stages_of[rank]
             )
             if begun - ended >= rule.entering:
@@ -189,7 +181,7 @@ class _Making:
         return limit is None or self._saved[rank] + more <= limit
 
     def _urgency_of(self, stage: int, kind: str, microbatch: int) -> tuple[int, int, int]:
-        depth = stage if kind == FORWARD else -stage
+        depth = stage if kind == Kind.F else -stage
         first = self._urgency_of_kind[kind]
         if self._rule.deep:
             return first, microbatch, -depth

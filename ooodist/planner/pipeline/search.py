@@ -18,14 +18,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ooodist.planner.pipeline.actions import (
-    BACKWARD,
-    INPUT_GRADIENT,
-    WEIGHT_GRADIENT,
-    Action,
-    Schedule,
-    trained_from,
-)
+from ooodist.planner.pipeline.actions import Action, Kind, Schedule, trained_from
 from ooodist.planner.pipeline.costs import PipelineCosts, forward_only
 from ooodist.planner.pipeline.dependencies import SPLIT_KINDS
 from ooodist.planner.pipeline.evaluate import Evaluator
@@ -211,9 +204,9 @@ def split(schedule: Schedule) -> Schedule:
     """The schedule with each B replaced by I and W, so that I's result is sent before W."""
 
     def parts(action: Action) -> tuple[Action, ...]:
-        if action.kind != BACKWARD:
+        if action.kind != Kind.B:
             return (action,)
-        return action._replace(kind=INPUT_GRADIENT), action._replace(kind=WEIGHT_GRADIENT)
+        return action._replace(kind=Kind.I), action._replace(kind=Kind.W)
 
     return replace(
         schedule,

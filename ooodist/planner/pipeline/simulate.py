@@ -26,11 +26,9 @@ from itertools import accumulate
 
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import (
-    BACKWARD,
     COMPUTE_KINDS,
-    FORWARD,
-    WEIGHT_GRADIENT,
     Action,
+    Kind,
     Schedule,
     tail_of,
     without_transfers,
@@ -203,7 +201,7 @@ def pipeline_period(schedule: Schedule, costs: PipelineCosts) -> float:
     def ends_of_step(begins: Sequence[float]) -> list[float]:
         timeline = _simulated(schedule, costs, begins, links)
         metrics = max(
-            run.end for run in timeline.runs[schedule.rank_of[-1]] if run.action.kind == FORWARD
+            run.end for run in timeline.runs[schedule.rank_of[-1]] if run.action.kind == Kind.F
         )
         done = zip(timeline.update_starts, timeline.updates, strict=True)
         return [max(metrics, start + update) for start, update in done]
@@ -305,7 +303,7 @@ def exchanges_of(runs: Sequence[Run], costs: PipelineCosts) -> tuple[Exchange, .
     """The exchanges of a rank that take time, given what it runs in a step."""
     ready: dict[int, float] = {}  # the end of each stage's last W
     for run in runs:
-        if run.action.kind in (WEIGHT_GRADIENT, BACKWARD):
+        if run.action.kind in (Kind.W, Kind.B):
             ready[run.action.stage] = run.end
     if not any(costs.stages[stage].exchange for stage in ready):
         return ()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ooodist.planner.pipeline.actions import BACKWARD, COMPUTE_KINDS, Action
+from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Action, Kind
 from ooodist.planner.pipeline.dependencies import users_of
 from ooodist.planner.pipeline.simulate import Run, saved_bytes
 from ooodist.report.chart import Bar, Chart, Curve
@@ -95,7 +95,7 @@ def _bar(run: Run, lane: str, waited: float, simulated: Simulated) -> Bar:
         darkness = _DARKEST * before / (simulated.chunks - 1)
     details = {"stage": stage, "micro-batch": microbatch, "waited_ms": waited * 1e3}
     bar = Bar(lane, kind, str(run.action), run.start, run.end, labels, details, darkness)
-    if kind != BACKWARD:
+    if kind != Kind.B:
         return bar
     costs = simulated.plan.costs.stages[stage]
     middle = min(run.end, run.start + costs.input_gradient)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.pipeline.runtime.final_weight_gradients import parts_by_action
-from ooodist.planner.pipeline.actions import WEIGHT_GRADIENT, Action, from_csv, tail_of
+from ooodist.planner.pipeline.actions import Action, Kind, from_csv, tail_of
 
 
 @given(
@@ -15,7 +15,7 @@ from ooodist.planner.pipeline.actions import WEIGHT_GRADIENT, Action, from_csv, 
 )
 def test_a_tail_runs_part_by_part(tail: list[tuple[int, int]], number: int) -> None:
     """Stage 0's W has so many parts; stage 2's W stays as it is."""
-    actions = [Action(stage, WEIGHT_GRADIENT, microbatch) for stage, microbatch in tail]
+    actions = [Action(stage, Kind.W, microbatch) for stage, microbatch in tail]
     found = parts_by_action(actions, {0: number})
     own = [action for action in actions if action.stage == 0]
     assert list(found) == own

@@ -9,7 +9,7 @@ import pytest
 
 from ooodist.errors import UserError
 from ooodist.pipeline.runtime.tags import check_tags, message_tags
-from ooodist.planner.pipeline.actions import FORWARD, Schedule
+from ooodist.planner.pipeline.actions import Kind, Schedule
 from ooodist.planner.pipeline.named import schedules
 
 PROMISED = 32_767  # the least that MPI has to allow
@@ -31,7 +31,7 @@ def test_messages_of_two_ranks_have_tags_of_their_own(schedule: Schedule) -> Non
     assert len(tags) == 2 * (schedule.stages - 1)
     sent: dict[tuple[int, int], list[int]] = defaultdict(list)
     for (stage, made), those in tags.items():
-        of = stage - 1 if made == FORWARD else stage + 1
+        of = stage - 1 if made == Kind.F else stage + 1
         sent[schedule.rank_of[of], schedule.rank_of[stage]] += those
         assert len(those) == schedule.microbatches
     for numbers in sent.values():

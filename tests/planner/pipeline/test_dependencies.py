@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.planner.pipeline.actions import (
-    BACKWARD,
     COMPUTE_KINDS,
-    FORWARD,
+    Kind,
     Schedule,
     parse_action,
     without_transfers,
@@ -26,7 +25,7 @@ from ooodist.planner.pipeline.named.schedules import zero_bubble_v
 from ooodist.planner.pipeline.simulate import simulate_pipeline
 from tests.planner.pipelines import partly_trained, pipelines
 
-ALL_OR_SPLIT = st.sampled_from((SPLIT_KINDS, COMPUTE_KINDS, (FORWARD, BACKWARD)))
+ALL_OR_SPLIT = st.sampled_from((SPLIT_KINDS, COMPUTE_KINDS, (Kind.F, Kind.B)))
 
 
 @given(st.integers(1, 6), ALL_OR_SPLIT)

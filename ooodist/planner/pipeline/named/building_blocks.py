@@ -19,13 +19,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from ooodist.planner.pipeline.actions import (
-    FORWARD,
-    INPUT_GRADIENT,
-    WEIGHT_GRADIENT,
-    Action,
-    Schedule,
-)
+from ooodist.planner.pipeline.actions import Action, Kind, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages
 from ooodist.planner.pipeline.justify import justified
 from ooodist.planner.pipeline.named.schedules import schedule_by_rank, v_shape
@@ -94,7 +88,7 @@ def _in_v(
         stages = rank, 2 * ranks - 1 - rank
         kinds = zip(
             (*stages, *reversed(stages)),
-            (FORWARD, FORWARD, INPUT_GRADIENT, INPUT_GRADIENT),
+            (Kind.F, Kind.F, Kind.I, Kind.I),
             block(rank),
             strict=True,
         )
@@ -106,9 +100,9 @@ def _in_v(
         taken = set(slots.values())
         free = (slot for slot in itertools.count() if slot not in taken)
         for action in sorted(slots, key=slots.__getitem__):
-            if action.kind == INPUT_GRADIENT:
+            if action.kind == Kind.I:
                 after = slots[action]
-                slots[action._replace(kind=WEIGHT_GRADIENT)] = next(s for s in free if s > after)
+                slots[action._replace(kind=Kind.W)] = next(s for s in free if s > after)
         return sorted(slots, key=slots.__getitem__)
 
     costs = costs or equal_stages(2 * ranks)

@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
-from ooodist.planner.pipeline.actions import (
-    FORWARD,
-    INPUT_GRADIENT,
-    WEIGHT_GRADIENT,
-    Action,
-    Schedule,
-    check_size,
-)
+from ooodist.planner.pipeline.actions import Action, Kind, Schedule, check_size
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.dependencies import SPLIT_KINDS, needs_of, receiver_of
 from ooodist.planner.pipeline.simulate import Links
@@ -86,7 +79,7 @@ class Making:
     def is_ready(self, stage: int, kind: str) -> bool:
         """Whether the input of the stage's next action of this kind is computed."""
         done, arrivals = self.done[stage, kind], self._arrivals.get((stage, kind))
-        if kind == INPUT_GRADIENT and done == self.done[stage, FORWARD]:
+        if kind == Kind.I and done == self.done[stage, Kind.F]:
             return False
         return done < (self._microbatches if arrivals is None else len(arrivals))
 
@@ -102,7 +95,7 @@ class Making:
         self.saved[rank] += sum(cost.saved_bytes(kind))
         self._actions[rank].append(Action(stage, kind, self.done[stage, kind]))
         self.done[stage, kind] += 1
-        if kind == INPUT_GRADIENT:
+        if kind == Kind.I:
             self.weights[rank].append(stage)
         receiver = self._receivers[stage, kind]
         if receiver is not None:
@@ -111,7 +104,7 @@ class Making:
 
     def append_weight(self, rank: int) -> None:
         """Appends the oldest W that the rank could run now."""
-        self.append(self.weights[rank].popleft(), WEIGHT_GRADIENT)
+        self.append(self.weights[rank].popleft(), Kind.W)
 
     def arrival(self, stage: int, kind: str) -> float:
         """When the input of the stage's next action arrives from another stage; 0: from none."""

@@ -36,16 +36,7 @@ import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ooodist.planner.pipeline.actions import (
-    BACKWARD,
-    COMPUTE_KINDS,
-    FORWARD,
-    INPUT_GRADIENT,
-    WEIGHT_GRADIENT,
-    Action,
-    Schedule,
-    check_size,
-)
+from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Action, Kind, Schedule, check_size
 from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages
 from ooodist.planner.pipeline.list_scheduling import Rule, list_schedule
 
@@ -55,7 +46,7 @@ def gpipe(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
 
     def actions(rank: int) -> Iterator[Action]:
         stages = range(rank, ranks * chunks, ranks)
-        for kind, those in ((FORWARD, stages), (BACKWARD, reversed(stages))):
+        for kind, those in ((Kind.F, stages), (Kind.B, reversed(stages))):
             for stage in those:
                 for microbatch in range(microbatches):
                     yield Action(stage, kind, microbatch)
@@ -70,8 +61,8 @@ def one_forward_one_backward(ranks: int, microbatches: int) -> Schedule:
         round_robin(ranks, 1),
         microbatches,
         lambda rank: _in_turn(
-            [Action(rank, FORWARD, number) for number in range(microbatches)],
-            [[Action(rank, BACKWARD, number)] for number in range(microbatches)],
+            [Action(rank, Kind.F, number) for number in range(microbatches)],
+            [[Action(rank, Kind.B, number)] for number in range(microbatches)],
             ranks - rank,
         ),
     )
@@ -86,7 +77,7 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
 
     def actions(rank: int) -> Iterator[Action]:
         forward, backward = (
-            _looped(kind, rank, ranks, chunks, groups) for kind in (FORWARD, BACKWARD)
+            _looped(kind, rank, ranks, chunks, groups) for kind in (Kind.F, Kind.B)
         )
         ahead_here = (chunks - 1) * ranks + ahead * (ranks - 1 - rank) + 1
         return _in_turn(forward, [[action] for action in backward], ahead_here)
@@ -149,28 +140,28 @@ def zero_bubble_v(ranks: int, microbatches: int) -> Schedule:
                 yield Action(stage, kind, done[stage, kind])
                 done[stage, kind] += 1
 
-        split = INPUT_GRADIENT, WEIGHT_GRADIENT
+        split = Kind.I, Kind.W
         for _ in range(2 * (ranks - rank) - 1):
-            yield from next_of(down, FORWARD)
+            yield from next_of(down, Kind.F)
         for _ in range(rank):
-            yield from next_of(up, FORWARD)
-            yield from next_of(down, FORWARD)
+            yield from next_of(up, Kind.F)
+            yield from next_of(down, Kind.F)
         for _ in range(ranks - rank):
-            yield from next_of(up, FORWARD, *split)
+            yield from next_of(up, Kind.F, *split)
         count = max(microbatches, down_to_up)
-        while done[up, FORWARD] < count:
-            if done[down, FORWARD] < count:
-                yield from next_of(down, FORWARD)
+        while done[up, Kind.F] < count:
+            if done[down, Kind.F] < count:
+                yield from next_of(down, Kind.F)
             yield from next_of(down, *split)
-            yield from next_of(up, FORWARD, *split)
+            yield from next_of(up, Kind.F, *split)
         for _ in range(rank):
-            yield from next_of(down, INPUT_GRADIENT)
-            yield from next_of(up, INPUT_GRADIENT)
+            yield from next_of(down, Kind.I)
+            yield from next_of(up, Kind.I)
         for _ in range(ranks - rank):
             yield from next_of(down, *split)
         for stage in (up, down):
-            while done[stage, WEIGHT_GRADIENT] < count:
-                yield from next_of(stage, WEIGHT_GRADIENT)
+            while done[stage, Kind.W] < count:
+                yield from next_of(stage, Kind.W)
 
     return schedule_by_rank(
         "zb_v",
@@ -194,36 +185,36 @@ def dual_pipe_v(ranks: int, microbatches: int) -> Schedule:
         weights: deque[Action] = deque()
 
         def next_of(stage: int, kind: str) -> Action:
-            part = stage, kind == FORWARD
+            part = stage, kind == Kind.F
             action = Action(stage, kind, done[part])
             done[part] += 1
-            if kind == INPUT_GRADIENT:
-                weights.append(action._replace(kind=WEIGHT_GRADIENT))
+            if kind == Kind.I:
+                weights.append(action._replace(kind=Kind.W))
             return action
 
         for _ in range(2 * left):
-            yield next_of(down, FORWARD)
+            yield next_of(down, Kind.F)
         for _ in range(rank + 1):
-            yield next_of(down, FORWARD)
-            yield next_of(up, FORWARD)
+            yield next_of(down, Kind.F)
+            yield next_of(up, Kind.F)
         for _ in range(left):
-            yield next_of(up, INPUT_GRADIENT)
+            yield next_of(up, Kind.I)
             yield weights.popleft()
-            yield next_of(up, FORWARD)
+            yield next_of(up, Kind.F)
         for _ in range(count - ranks - left):
-            yield next_of(down, FORWARD)
-            yield next_of(up, BACKWARD)
-            yield next_of(up, FORWARD)
-            yield next_of(down, BACKWARD)
+            yield next_of(down, Kind.F)
+            yield next_of(up, Kind.B)
+            yield next_of(up, Kind.F)
+            yield next_of(down, Kind.B)
         for _ in range(left):
-            yield next_of(up, BACKWARD)
-            yield next_of(up, FORWARD)
-            yield next_of(down, BACKWARD)
+            yield next_of(up, Kind.B)
+            yield next_of(up, Kind.F)
+            yield next_of(down, Kind.B)
         for number, stage in enumerate((up, down) * (rank + 1)):
-            yield next_of(stage, BACKWARD if number <= rank else INPUT_GRADIENT)
+            yield next_of(stage, Kind.B if number <= rank else Kind.I)
         for _ in range(left):
             yield weights.popleft()
-            yield next_of(down, INPUT_GRADIENT)
+            yield next_of(down, Kind.I)
         yield from weights
 
     return schedule_by_rank(
@@ -283,7 +274,7 @@ def _looped(kind: str, rank: int, ranks: int, chunks: int, groups: Sequence[rang
     return [
         Action(stage, kind, number)
         for group in groups
-        for stage in (stages if kind == FORWARD else reversed(stages))
+        for stage in (stages if kind == Kind.F else reversed(stages))
         for number in group
     ]
 
@@ -292,10 +283,8 @@ def _delayed(
     rank: int, ranks: int, groups: Sequence[range], ahead: int, delay: int, chunks: int = 1
 ) -> Iterator[Action]:
     """Yields 1F1B with ``ahead`` F first and each W ``delay`` I's after its own."""
-    forward, backward = (
-        _looped(kind, rank, ranks, chunks, groups) for kind in (FORWARD, INPUT_GRADIENT)
-    )
-    weights = [action._replace(kind=WEIGHT_GRADIENT) for action in backward]
+    forward, backward = (_looped(kind, rank, ranks, chunks, groups) for kind in (Kind.F, Kind.I))
+    weights = [action._replace(kind=Kind.W) for action in backward]
     turns = [[action] for action in backward]
     for turn, weight in zip(turns[delay:], weights, strict=False):
         turn.append(weight)

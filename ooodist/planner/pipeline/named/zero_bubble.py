@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT, Schedule
+from ooodist.planner.pipeline.actions import Kind, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.named.greedy import Making
 
@@ -68,7 +68,7 @@ class _OneStage(Making):
     def _warm_up(self) -> None:
         """Appends all F that precede the first I, and the first I, to each rank."""
         for rank in range(self._ranks):
-            self.append(rank, FORWARD)
+            self.append(rank, Kind.F)
         more = [0] * self._ranks
         arrival = 0.0  # of the input of the first I, as far as is known
         for rank in reversed(range(self._ranks)):
@@ -88,9 +88,9 @@ class _OneStage(Making):
             more[rank] = min(more[rank], more[before] if has_all else max(0, more[before] - 1))
         for rank, number in enumerate(more):
             for _ in range(number):
-                self.append(rank, FORWARD)
+                self.append(rank, Kind.F)
         for rank in reversed(range(self._ranks)):
-            self.append(rank, INPUT_GRADIENT)
+            self.append(rank, Kind.I)
 
     def _round(self) -> None:
         """Appends another F where it is due, then another I, to each rank."""
@@ -98,25 +98,25 @@ class _OneStage(Making):
         due = itertools.takewhile(self._wants_forward, reversed(range(self._ranks)))
         for rank in reversed(list(due)):
             self.make_room(rank, self._forward_bytes(rank))
-            self.fill(rank, FORWARD, always=self._choices.fill_all)
-            self.append(rank, FORWARD)
+            self.fill(rank, Kind.F, always=self._choices.fill_all)
+            self.append(rank, Kind.F)
         for rank in reversed(range(self._ranks)):
             self.make_room(rank, self._costs.stages[rank].gradient_bytes)
-            self.fill(rank, INPUT_GRADIENT, always=self._choices.fill_all)
-            if rank == 0 and self.done[0, FORWARD] == self._microbatches:
+            self.fill(rank, Kind.I, always=self._choices.fill_all)
+            if rank == 0 and self.done[0, Kind.F] == self._microbatches:
                 while self.weights[0]:  # nobody waits for rank 0's I
                     self.append_weight(0)
-            self.append(rank, INPUT_GRADIENT)
+            self.append(rank, Kind.I)
 
     def _wants_forward(self, rank: int) -> bool:
         """Whether the F of this round is due before the I."""
-        begun = self.done[rank, FORWARD]
+        begun = self.done[rank, Kind.F]
         if begun == self._microbatches:
             return False
         following = rank + 1
         if not self._choices.backward_first or following == self._ranks:
             return True
-        if begun < self.done[following, FORWARD] + 2:
+        if begun < self.done[following, Kind.F] + 2:
             return True
         stage, other = self._costs.stages[rank], self._costs.stages[following]
         arrival = (

@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT, Schedule
+from ooodist.planner.pipeline.actions import Kind, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.named.greedy import Making
 from ooodist.planner.pipeline.named.schedules import v_shape
@@ -66,7 +66,7 @@ class _TwoStages(Making):
         super().__init__(v_shape(ranks), microbatches, costs, least_idle)
         self._ranks, (self._fills_forward, self._fills_backward) = ranks, fills
         self._warm_up()
-        while not all(self.done[s, INPUT_GRADIENT] == microbatches for s in range(2 * ranks)):
+        while not all(self.done[s, Kind.I] == microbatches for s in range(2 * ranks)):
             self._round()
 
     def _up(self, rank: int) -> int:
@@ -76,18 +76,18 @@ class _TwoStages(Making):
     def _warm_up(self) -> None:
         """Appends the F that precede the first I."""
         for rank in range(self._ranks):
-            self.append(rank, FORWARD)
+            self.append(rank, Kind.F)
         for rank in reversed(range(self._ranks)):
             if rank + 1 < self._ranks:
                 self._wait_for_first(rank)
-            self.append(self._up(rank), FORWARD)
+            self.append(self._up(rank), Kind.F)
         is_up = False
         for before, rank in itertools.pairwise(range(self._ranks)):
             left = 2  # turns, until no F is ready
             while left and (
                 self._forwards(rank) < self._forwards(before)
-                or self.done[self._up(rank), FORWARD]
-                <= self.done[self._up(before), FORWARD]
+                or self.done[self._up(rank), Kind.F]
+                <= self.done[self._up(before), Kind.F]
                 < self._microbatches
             ):
                 ranks = range(rank, self._ranks)
@@ -98,9 +98,9 @@ class _TwoStages(Making):
 
     def _append_ready(self, stage: int) -> bool:
         """Appends the stage's next F if it is ready; returns whether it was."""
-        is_ready = self.is_ready(stage, FORWARD)
+        is_ready = self.is_ready(stage, Kind.F)
         if is_ready:
-            self.append(stage, FORWARD)
+            self.append(stage, Kind.F)
         return is_ready
 
     def _wait_for_first(self, rank: int) -> None:
@@ -109,14 +109,14 @@ class _TwoStages(Making):
         ahead = (rank + 1) * (sum(down.in_flight_bytes[:2]) + sum(up.in_flight_bytes[:2]))
         while (
             self.fits(rank, ahead)
-            and self.now[rank] + down.forward <= self.arrival(self._up(rank), FORWARD)
-            and self.done[rank, FORWARD] < self._microbatches
+            and self.now[rank] + down.forward <= self.arrival(self._up(rank), Kind.F)
+            and self.done[rank, Kind.F] < self._microbatches
         ):
             for other in range(rank + 1):
-                self.append(other, FORWARD)
+                self.append(other, Kind.F)
 
     def _forwards(self, rank: int) -> int:
-        return self.done[rank, FORWARD] + self.done[self._up(rank), FORWARD]
+        return self.done[rank, Kind.F] + self.done[self._up(rank), Kind.F]
 
     def _round(self) -> None:
         """Appends one I, then at most one F, to each rank."""
@@ -125,24 +125,24 @@ class _TwoStages(Making):
         up = [stage for rank, stage in enumerate(stages) if stage != rank]
         has_backward = False
         for stage in (*reversed(down), *up):
-            if self.is_ready(stage, INPUT_GRADIENT):
+            if self.is_ready(stage, Kind.I):
                 self.make_room(self._rank_of[stage], self._costs.stages[stage].gradient_bytes)
                 if_idle = self._fills_backward or stage < self._ranks
-                self.fill(stage, INPUT_GRADIENT, if_idle=if_idle)
-                self.append(stage, INPUT_GRADIENT)
+                self.fill(stage, Kind.I, if_idle=if_idle)
+                self.append(stage, Kind.I)
                 has_backward = True
         for rank in range(self._ranks):
-            ready = [s for s in (self._up(rank), rank) if self.is_ready(s, FORWARD)]
+            ready = [s for s in (self._up(rank), rank) if self.is_ready(s, Kind.F)]
             for stage in ready[:1]:
-                needed = sum(self._costs.stages[stage].saved_bytes(FORWARD))
+                needed = sum(self._costs.stages[stage].saved_bytes(Kind.F))
                 self.make_room(rank, needed)
                 if self.fits(rank, needed) or not has_backward:
-                    self.fill(stage, FORWARD, if_idle=self._fills_forward)
-                    self.append(stage, FORWARD)
+                    self.fill(stage, Kind.F, if_idle=self._fills_forward)
+                    self.append(stage, Kind.F)
 
     def _next_backward(self, rank: int) -> int:
         """The stage whose I is next: the rank's first one, if that will be ready in this round."""
         up = self._up(rank)
-        done, behind = self.done[rank, INPUT_GRADIENT], self.done[up, INPUT_GRADIENT]
+        done, behind = self.done[rank, Kind.I], self.done[up, Kind.I]
         has_all = behind == self._microbatches
-        return rank if done < behind and (has_all or self.is_ready(rank, INPUT_GRADIENT)) else up
+        return rank if done < behind and (has_all or self.is_ready(rank, Kind.I)) else up
