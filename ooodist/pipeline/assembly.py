@@ -44,7 +44,9 @@ from ooodist.pipeline.runtime.sharding import NewWeights, replicas_that_update
 from ooodist.pipeline.runtime.transport import Transport
 from ooodist.pipeline.runtime.update import Update
 from ooodist.pipeline.runtime.work import StageWork, check_losses
+from ooodist.pipeline.schedule_equivalence import computes_alike, order_dependent_stages
 from ooodist.pipeline.stages import Stage, inputs_read_by, sent_specs, split
+from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, shown_stages
 from ooodist.planner.pipeline.plan import PipelinePlan
 from ooodist.planner.pipeline.search import auto, best_known
@@ -98,6 +100,8 @@ class Assembly:
     skips: bool = False
 
     def __post_init__(self) -> None:
+        rank_of = self.plan.schedule.rank_of
+        self._order_dependent = order_dependent_stages(self.stages, rank_of)
         self.select(None)
         self.carry_out(self.plan)
 
@@ -165,6 +169,10 @@ class Assembly:
         """The seconds of a step among many: ranks wait for each other at its end only
         where the optimizer needs something of all gradients."""
         return plan.timeline.step_seconds if self.update.needs_all else plan.period
+
+    def computes_alike(self, one: Schedule, other: Schedule) -> bool:
+        """Whether two schedules of these stages compute the same numbers, bit for bit."""
+        return computes_alike(one, other, self._order_dependent)
 
     @property
     def planned(self) -> str:

@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from ooodist.engines.base import Engine
-from ooodist.planner.pipeline.actions import Schedule
+from ooodist.pipeline.assembly import Assembly
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import PipelinePlan
 from ooodist.planner.pipeline.search import NEARLY
@@ -49,18 +49,6 @@ class TrainedPipeline(live.LiveTraining, Protocol):
     def train(self, batches: Sequence[Batch]) -> Logs:
         """Trains a step with the current plan."""
 
-    def carry_out(self, plan: PipelinePlan, *, is_measured: bool = False) -> None:
-        """Makes all steps from now on use this plan, with separate I and W if measured."""
-
-    def measured_in_steps(self) -> PipelineCosts:
-        """The stages' costs in the steps measured so far; all ranks must call it."""
-
-    def predicted(self, plan: PipelinePlan) -> float:
-        """The seconds of a step among many, as the plan's costs say."""
-
-    def computes_alike(self, one: Schedule, other: Schedule) -> bool:
-        """Whether two schedules of its stages compute bitwise equal numbers."""
-
 
 class LiveSchedule(LiveSearch[FoundSchedules]):
     """Trains on batches while it searches for faster schedules and tries them.
@@ -68,7 +56,7 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
     Args:
         engine: the engine that connects the ranks.
         job: the pipeline to train.
-        plan: the plan to begin with.
+        assembly: its stages, with the plan to begin with.
         share: the largest share of the training's time that planning may take.
 
     Attributes:
@@ -76,13 +64,14 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
     """
 
     def __init__(
-        self, engine: Engine, job: TrainedPipeline, plan: PipelinePlan, *, share: float
+        self, engine: Engine, job: TrainedPipeline, assembly: Assembly, *, share: float
     ) -> None:
         super().__init__(engine, job, share, "pipeline")
         self._job: TrainedPipeline = job
+        self._assembly = assembly
         self._known: dict[str, PipelinePlan] = {}
-        self._add(plan)
-        self.plan = self._carried_out = plan
+        self._add(assembly.plan)
+        self.plan = self._carried_out = assembly.plan
         self._seconds = 0.0  # of a step with that plan
         self._tried: set[str] = set()  # since the last drift
         self._again: set[str] = set()  # tried before that drift
@@ -138,21 +127,21 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
 
     def _search_again(self) -> None:
         self._calls = 0
-        self._job.carry_out(self.plan, is_measured=True)
+        self._assembly.carry_out(self.plan, is_measured=True)
         self._next, self._job.is_trying = self._measure, True
 
     def _measure(self, batches: Sequence[Batch]) -> Logs:
         logs = self._job.train(batches)
         self._calls += 1
         if self._calls == MEASURED_STEPS:
-            self._search_for(self._job.measured_in_steps())
+            self._search_for(self._assembly.measured_in_steps())
         return logs
 
     def _search_for(self, costs: PipelineCosts) -> None:
         for name, plan in self._known.items():
             self._known[name] = replace(plan, costs=costs)
         self._take_over(self._known[self.plan.schedule.name])
-        simulated = self._job.predicted(self.plan)
+        simulated = self._assembly.predicted(self.plan)
         self._besides = self._seconds - simulated
         logger.info(
             "pipeline: searching a schedule beside the training; a step takes %.1f ms with %s, as "
@@ -169,7 +158,7 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
     def _take_what_was_found(self) -> None:
         found = self._found(FoundSchedules, self.plan.schedule.name) or FoundSchedules()
         for schedule in found.schedules:
-            if self._job.computes_alike(schedule, self.plan.schedule):
+            if self._assembly.computes_alike(schedule, self.plan.schedule):
                 self._add(replace(self.plan, schedule=schedule))
         others = self._worth_trying()
         if others:
@@ -210,7 +199,7 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
 
     def _predicted(self, plan: PipelinePlan) -> float:
         """The predicted seconds of a step."""
-        return self._job.predicted(plan) + self._besides
+        return self._assembly.predicted(plan) + self._besides
 
     # Trials
 
@@ -245,7 +234,7 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
 
     def _carry_out(self, plan: PipelinePlan) -> None:
         self._carried_out = plan
-        self._job.carry_out(plan)
+        self._assembly.carry_out(plan)
 
     def _drifted(self) -> None:
         self._again, self._tried, self._searches = self._tried, set(), 0

@@ -30,9 +30,6 @@ from ooodist.pipeline.ownership import average_statistics, check_weights
 from ooodist.pipeline.planning import write_schedule
 from ooodist.pipeline.ranks import make_ranks
 from ooodist.pipeline.runtime.record import Record
-from ooodist.pipeline.schedule_equivalence import computes_alike, order_dependent_stages
-from ooodist.planner.pipeline.actions import Schedule
-from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan
 from ooodist.planner.pipeline.simulate import MeasuredRun
 from ooodist.settings.training import Training
@@ -159,14 +156,12 @@ class Pipeline(Strategy):
                 skips=self.watch.skipping is not None,
             )
         if is_live and self.ranks.pipeline.size > 1:  # one rank alone never waits
-            self._live = LiveSchedule(self.engine, self, self.assembly.plan, share=planning.share)
-        stages, rank_of = self.assembly.stages, self.assembly.plan.schedule.rank_of
-        self._order_dependent = order_dependent_stages(stages, rank_of)
+            self._live = LiveSchedule(self.engine, self, self.assembly, share=planning.share)
         self._record = Record(
             model,
             self.ranks,
             self._record_world,
-            rank_of[-1],
+            self.assembly.plan.schedule.rank_of[-1],
             self.assembly.batch_size,
             self.assembly.transport,
             self._patience,
@@ -218,28 +213,6 @@ class Pipeline(Strategy):
 
         return run
 
-    # Evaluation
-
-    def evaluation(self, first_batch: Callable[[], Batch] | None) -> Evaluation:
-        """What evaluates and predicts through the stages; see :class:`Strategy`."""
-        if first_batch is None:
-            if self.assembly is None:
-                raise UserError(
-                    f"model {self.model.name} has no stages yet, which are made for a batch with "
-                    "targets; call fit or evaluate before predict"
-                )
-        elif self._has_no_stages():
-            with self.engine.agreed():
-                batch = first_batch()
-            self.plan(whole_microbatches(batch, self.parallel.microbatches))
-            self._is_for_training = False
-        assert self.assembly is not None
-        if self._evaluation is None:
-            self._evaluation = Evaluation(self.assembly, self.engine, self._patience)
-        return self._evaluation
-
-    # The interface that live schedules use
-
     def train(self, batches: Sequence[Batch]) -> dict[str, Any]:
         """Trains on one batch, a step; returns the logs."""
         assembly = self.assembly
@@ -263,24 +236,25 @@ class Pipeline(Strategy):
         self.watch.note(codes, self._record.checked, 1, logs)
         return logs
 
-    def carry_out(self, plan: PipelinePlan, *, is_measured: bool = False) -> None:
-        """Runs the steps of this plan from now on; see :meth:`Assembly.carry_out`."""
-        assert self.assembly is not None
-        self.assembly.carry_out(plan, is_measured=is_measured)
+    # Evaluation
 
-    def measured_in_steps(self) -> PipelineCosts:
-        """The stage costs measured in steps; see :meth:`Assembly.measured_in_steps`."""
+    def evaluation(self, first_batch: Callable[[], Batch] | None) -> Evaluation:
+        """What evaluates and predicts through the stages; see :class:`Strategy`."""
+        if first_batch is None:
+            if self.assembly is None:
+                raise UserError(
+                    f"model {self.model.name} has no stages yet, which are made for a batch with "
+                    "targets; call fit or evaluate before predict"
+                )
+        elif self._has_no_stages():
+            with self.engine.agreed():
+                batch = first_batch()
+            self.plan(whole_microbatches(batch, self.parallel.microbatches))
+            self._is_for_training = False
         assert self.assembly is not None
-        return self.assembly.measured_in_steps()
-
-    def predicted(self, plan: PipelinePlan) -> float:
-        """The seconds of a step among many; see :meth:`Assembly.predicted`."""
-        assert self.assembly is not None
-        return self.assembly.predicted(plan)
-
-    def computes_alike(self, one: Schedule, other: Schedule) -> bool:
-        """Whether two schedules of these stages compute the same numbers, bit for bit."""
-        return computes_alike(one, other, self._order_dependent)
+        if self._evaluation is None:
+            self._evaluation = Evaluation(self.assembly, self.engine, self._patience)
+        return self._evaluation
 
     # What ranks know of the model
 

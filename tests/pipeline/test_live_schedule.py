@@ -136,7 +136,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LiveSchedul
     def begin(job: MadeUpJob, share: float = 0.02) -> LiveSchedule:
         for module in (trial, drift):
             monkeypatch.setattr(module.time, "perf_counter", lambda: job.now)
-        live.append(LiveSchedule(LocalEngine(), job, PLAN, share=share))
+        live.append(LiveSchedule(LocalEngine(), job, job, share=share))
         return live[-1]
 
     yield begin

@@ -94,7 +94,7 @@ class PipelineTrace(StepTrace):
         bubble = statistics.median(timeline.bubble for timeline in timelines)
         self.comparison = Comparison(
             f"schedule {plan.schedule.name}",
-            strategy.predicted(plan),
+            strategy.assembly.predicted(plan),
             statistics.median(self._seconds),
             f"bubble predicted {predicted.bubble:.1%}, measured {bubble:.1%}",
         )
