@@ -8,10 +8,11 @@ screen; in a file or pipe only the last one before a line feed is useful, and on
 import os
 import re
 import select
+import socket
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from ooodist.util.channel import channels
 
@@ -63,14 +64,6 @@ class LineSplitter:
         if last := self._rest or self._progress:
             yield last, True
         self._rest = self._progress = b""
-
-
-class SupportsFileno(Protocol):
-    """What select takes."""
-
-    def fileno(self) -> int:
-        """The descriptor."""
-        ...
 
 
 class Output:
@@ -146,7 +139,7 @@ class Output:
         """Whether lines wait for their reader; what is shown meanwhile waits as well."""
         return any(channel.is_blocked for channel in self._channels.values())
 
-    def wait(self, other: SupportsFileno, seconds: float | None) -> bool:
+    def wait(self, other: socket.socket, seconds: float | None) -> bool:
         """Waits until more can be written, and writes it, or until ``other`` can be read.
 
         Args:

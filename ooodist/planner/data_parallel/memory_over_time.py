@@ -10,7 +10,7 @@ between two calls: a call begins with those of the one before.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,20 +20,10 @@ from ooodist.planner.costs import StepCosts
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.wire import residual_bytes
 
+if TYPE_CHECKING:
+    from ooodist.planner.data_parallel.simulate import UnitSpan
+
 Moments = npt.NDArray[np.int64]
-
-
-class Span(Protocol):
-    """The part of :class:`ooodist.planner.data_parallel.simulate.UnitSpan` that is used here."""
-
-    @property
-    def step(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def end(self) -> float: ...
 
 
 class Memory:
@@ -49,7 +39,7 @@ class Memory:
             for tensor in costs.tensors
         ]
 
-    def track(self, spans: Sequence[Span]) -> list[tuple[float, int]]:
+    def track(self, spans: Sequence[UnitSpan]) -> list[tuple[float, int]]:
         """Pairs (time, bytes alive from then on), ``base_bytes`` included, of a call's spans.
 
         At the end of a unit there can be two items with the same time: first what it has made is

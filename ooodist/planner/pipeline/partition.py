@@ -14,29 +14,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.costs import LacksMemory
 
+if TYPE_CHECKING:
+    from ooodist.planner.pipeline.layer_costs import LayerCost
+
 Cost = TypeVar("Cost", int, float)
 
 
-class Layer(Protocol):
-    """The costs used by a split; see :class:`ooodist.planner.pipeline.layer_costs.LayerCost`."""
-
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def base_bytes(self) -> int: ...
-    @property
-    def saved_bytes(self) -> int: ...
-    @property
-    def sent_bytes(self) -> int: ...
-
-
 def partition(
-    layers: Sequence[Layer],
+    layers: Sequence[LayerCost],
     stages: int,
     *,
     in_flight: Sequence[int] | None = None,
@@ -87,7 +77,7 @@ def partition(
     return _best(len(layers), stages, sent, lambda one, other: one + other)[1]
 
 
-def smallest_parts(layers: Sequence[Layer], stages: int) -> tuple[range, ...]:
+def smallest_parts(layers: Sequence[LayerCost], stages: int) -> tuple[range, ...]:
     """The split whose largest stage keeps the fewest bytes, with one micro-batch in flight.
 
     Raises UserError if there are fewer layers than stages.
@@ -96,7 +86,7 @@ def smallest_parts(layers: Sequence[Layer], stages: int) -> tuple[range, ...]:
     return _best(len(layers), stages, _bytes_of(layers, [1] * stages), max)[1]
 
 
-def _check(layers: Sequence[Layer], stages: int) -> None:
+def _check(layers: Sequence[LayerCost], stages: int) -> None:
     if not 1 <= stages <= len(layers):
         raise UserError(
             f"{len(layers)} layers cannot be split into {stages} stages: each stage needs at least "
@@ -104,7 +94,9 @@ def _check(layers: Sequence[Layer], stages: int) -> None:
         )
 
 
-def _bytes_of(layers: Sequence[Layer], in_flight: Sequence[int]) -> Callable[[int, int, int], int]:
+def _bytes_of(
+    layers: Sequence[LayerCost], in_flight: Sequence[int]
+) -> Callable[[int, int, int], int]:
     """The function of (stage, begin, end) to the bytes that a stage of these layers keeps,
     with so many micro-batches in flight at each stage."""
     base = _sums(layer.base_bytes for layer in layers)
