@@ -210,16 +210,7 @@ class Assembly:
         held = {number: work.on_last_gradient for number, work in self.works.items()}
         for work in self.works.values():
             work.on_last_gradient = None
-        own = measure_stages(
-            self.works,
-            self.reads,
-            self.boundaries,
-            self.splitter,
-            self.update,
-            self.gradients,
-            self._steps,
-            unfilled,
-        )
+        own = measure_stages(self, self._steps, unfilled)
         for number, done in held.items():
             self.works[number].on_last_gradient = done
         return self._costs_of_all(own)
@@ -229,26 +220,13 @@ class Assembly:
         assert self._timings is not None
         seconds = seconds_by_kind(self._timings.ran)
         update = statistics.median(self._timings.updates)
-        return self._costs_of_all(self._costs_of_own(seconds, update))
-
-    def _costs_of_own(
-        self, seconds: Mapping[tuple[int, str], float], update: float
-    ) -> dict[int, StageCost]:
-        model = self.splitter.model
-        return costs_of(model, self.works, self.boundaries, self.gradients, seconds, update)
+        return self._costs_of_all(costs_of(self, seconds, update))
 
     def _costs_of_all(self, own: Mapping[int, StageCost]) -> PipelineCosts:
-        trained = {number: work.variables for number, work in self.works.items()}
         own = {n: replace(cost, buckets=max(1, self.works[n].parts)) for n, cost in own.items()}
-        costs = gather_costs(
-            own,
-            self.transport,
-            self.ranks,
-            self.plan.schedule.rank_of,
-            self.boundaries,
-            self.gradients.begun_by(trained),
+        return PipelineCosts(
+            gather_costs(self, own), self.plan.costs.memory_limit, self.update.needs_all
         )
-        return PipelineCosts(costs, self.plan.costs.memory_limit, self.update.needs_all)
 
     def _steps(self, begin: Callable[[], None]) -> list[MeasuredRun]:
         """This rank's actions in some steps of the schedule with I and W separate."""

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.buckets import Bucket
-from ooodist.pipeline.runtime.runtime import Boundary
 from ooodist.pipeline.runtime.transport import Message, Transport
 from ooodist.planner.pipeline.actions import Kind
 from ooodist.planner.pipeline.costs import StageCost
@@ -21,6 +20,7 @@ from ooodist.planner.pipeline.layer_costs import Link
 
 if TYPE_CHECKING:
     from ooodist.engines.communicator import Communicator
+    from ooodist.pipeline.assembly import Assembly
 
 ROUNDS = 7
 LINK_BYTES = (1, 4 << 20)  # of a message whose time is latency, and of one that shows the rate
@@ -58,14 +58,7 @@ def _round_trip(world: Communicator, other: int, message: np.ndarray) -> float:
     return time.perf_counter() - began
 
 
-def gather_costs(
-    own: Mapping[int, StageCost],
-    transport: Transport,
-    ranks: Ranks,
-    rank_of: Sequence[int],
-    boundaries: Sequence[Boundary],
-    summed: Mapping[int, Sequence[Bucket]],
-) -> tuple[StageCost, ...]:
+def gather_costs(assembly: Assembly, own: Mapping[int, StageCost]) -> tuple[StageCost, ...]:
     """The costs of all stages, with links and exchanges; all ranks call it.
 
     Seconds are means over the replicas, and bytes those of the replica that keeps most. A sharded
@@ -73,22 +66,19 @@ def gather_costs(
     and its broadcasts belong to the update.
 
     Args:
-        own: costs of this rank's stages, by number, without links and exchanges.
-        transport: to the ranks of the pipeline.
-        ranks: the position of this rank among all.
-        rank_of: the position of each stage.
-        boundaries: the boundary after each stage but the last.
-        summed: the buckets whose sums begin when each stage of this rank is done, by number.
+        assembly: this rank's.
+        own: costs of its stages, by number, without links and exchanges.
     """
-    table = np.zeros((len(rank_of), len(fields(StageCost))))
-    exchanges = _exchange_seconds(transport, ranks, summed)
+    transport, ranks = assembly.transport, assembly.ranks
+    table = np.zeros((len(assembly.stages), len(fields(StageCost))))
+    trained = {number: work.variables for number, work in assembly.works.items()}
+    exchanges = _exchange_seconds(transport, ranks, assembly.gradients.begun_by(trained))
     for number, cost in own.items():
         exchange, cpu = exchanges[number]
         table[number] = astuple(replace(cost, exchange=exchange, exchange_cpu=cpu))
     total, most = ranks.world.all_reduce(table, "sum"), ranks.world.all_reduce(table, "max")
     costs = [_cost(*rows) for rows in zip(total / ranks.replicas, most, strict=True)]
-    seconds = _message_seconds(transport, ranks, rank_of, boundaries)
-    for number, one_way in enumerate(seconds):
+    for number, one_way in enumerate(_message_seconds(assembly)):
         costs[number] = replace(costs[number], send_seconds=one_way)
         costs[number + 1] = replace(costs[number + 1], send_back_seconds=one_way)
     return tuple(costs)
@@ -102,18 +92,14 @@ def _cost(mean: np.ndarray, most: np.ndarray) -> StageCost:
     return StageCost(**values)
 
 
-def _message_seconds(
-    transport: Transport, ranks: Ranks, rank_of: Sequence[int], boundaries: Sequence[Boundary]
-) -> list[float]:
+def _message_seconds(assembly: Assembly) -> list[float]:
     """Half of the round trip, in seconds, of each boundary; measures one at a time."""
-    found = np.zeros(len(boundaries))
-    for number, boundary in enumerate(boundaries):
+    transport, ranks, rank_of = assembly.transport, assembly.ranks, assembly.plan.schedule.rank_of
+    found = np.zeros(len(assembly.boundaries))
+    for number, boundary in enumerate(assembly.boundaries):
         ends = rank_of[number], rank_of[number + 1]
         if ends[0] != ends[1] and ranks.position in ends:
-            there, back = (
-                boundary.receive_buffers(Kind.F),
-                boundary.receive_buffers(Kind.I),
-            )
+            there, back = boundary.receive_buffers(Kind.F), boundary.receive_buffers(Kind.I)
             if ranks.position == ends[0]:
                 rounds = [_ping(transport, ends[1], there, back) for _ in range(ROUNDS)]
                 found[number] = statistics.median(rounds) / 2

@@ -5,14 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import keras
 import tensorflow as tf
 
 from ooodist.compat.keras_deferred import has_value
 from ooodist.engines.devices import seconds_of, wait_for_gpu
 from ooodist.graph.ops import num_bytes
-from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.runtime.boundary import TensorBoundary
 from ooodist.pipeline.runtime.gradients import Gradients
 from ooodist.pipeline.runtime.update import Update
@@ -22,6 +21,9 @@ from ooodist.planner.pipeline.costs import RECEIVES_AHEAD, StageCost
 from ooodist.planner.pipeline.simulate import MeasuredRun
 from ooodist.profiler.state import preserved
 from ooodist.step.sharding.state import optimizer_bytes, state_bytes
+
+if TYPE_CHECKING:
+    from ooodist.pipeline.assembly import Assembly
 
 UPDATES = 7
 _PART_OF = {  # the action to which the seconds of a transfer are added
@@ -33,12 +35,7 @@ _PART_OF = {  # the action to which the seconds of a transfer are added
 
 
 def measure_stages(
-    works: Mapping[int, StageWork],
-    reads: Mapping[int, Sequence[int]],
-    boundaries: Sequence[TensorBoundary],
-    splitter: BatchSplitter,
-    update: Update,
-    gradients: Gradients,
+    assembly: Assembly,
     steps: Callable[[Callable[[], None]], list[MeasuredRun]],
     unfilled: Collection[int] = (),
 ) -> dict[int, StageCost]:
@@ -49,42 +46,32 @@ def measure_stages(
     restored afterwards.
 
     Args:
-        works: works of this rank's stages, by number.
-        reads: which inputs of the model each stage needs, by index.
-        boundaries: the boundary after each stage of the model but the last.
-        splitter: knows the data.
-        update: this rank's update; all ranks of the pipeline take part in it.
-        gradients: what the stages add gradients to.
+        assembly: this rank's; all ranks of the pipeline take part in its update.
         steps: runs some steps of a schedule with I and W separate, and calls its argument before
             each; returns what this rank did.
         unfilled: ids of variables whose values are not restored.
     """
+    splitter, gradients = assembly.splitter, assembly.gradients
     inputs, targets = splitter.specs()
     model = splitter.model
     every = [*model.variables, *model.metrics_variables, *model.optimizer.variables]
     kept = [each for each in every if has_value(each) and id(each) not in unfilled]
 
     def begin() -> None:
-        for number, work in works.items():
-            data = [_zeros(inputs[place]) for place in reads[number]]
+        for number, work in assembly.works.items():
+            data = [_zeros(inputs[place]) for place in assembly.reads[number]]
             compared = [_zeros(spec) for spec in targets]
             work.begin([data] * splitter.microbatches, [compared] * splitter.microbatches)
 
     with preserved([variable.value for variable in kept]):
         seconds = seconds_by_kind(steps(begin))
         gradients.clear()
-        updates = [seconds_of(lambda: _update(update, gradients)) for _ in range(UPDATES)]
-    update_seconds = statistics.median(updates)
-    return costs_of(model, works, boundaries, gradients, seconds, update_seconds)
+        updates = [seconds_of(lambda: _update(assembly.update, gradients)) for _ in range(UPDATES)]
+    return costs_of(assembly, seconds, statistics.median(updates))
 
 
 def costs_of(
-    model: keras.Model,
-    works: Mapping[int, StageWork],
-    boundaries: Sequence[TensorBoundary],
-    gradients: Gradients,
-    seconds: Mapping[tuple[int, str], float],
-    update_seconds: float,
+    assembly: Assembly, seconds: Mapping[tuple[int, str], float], update_seconds: float
 ) -> dict[int, StageCost]:
     """The costs of this rank's stages, by number, without the links.
 
@@ -92,16 +79,15 @@ def costs_of(
     share counts once.
 
     Args:
-        model: the whole model, with a built optimizer; whether it has values does not matter.
-        works: works of this rank's stages, by number.
-        boundaries: the boundary after each stage of the model but the last.
-        gradients: what the stages add gradients to.
+        assembly: this rank's; whether its variables have values does not matter.
         seconds: seconds of F, I and W of each stage, by (stage, kind).
         update_seconds: seconds of the end of a step.
     """
+    model, works, gradients = assembly.splitter.model, assembly.works, assembly.gradients
     costs: dict[int, StageCost] = {}
+    received, sent = [0], [0]
     for number, work in works.items():
-        _, behind = _around(boundaries, number)
+        before, behind = _around(assembly.boundaries, number)
         input_bytes, weight_bytes, gradient_bytes = work.saved_bytes
         costs[number] = StageCost(
             seconds[number, Kind.F],
@@ -112,6 +98,12 @@ def costs_of(
             gradient_bytes,
             sent_bytes=behind.num_bytes(Kind.F) if behind else 0,
         )
+        if before:
+            received.append(before.num_bytes(Kind.F))
+            sent.append(before.num_bytes(Kind.I))
+        if behind:
+            received.append(behind.num_bytes(Kind.I))
+            sent.append(work.output_bytes)
     last = max(works)  # trains if any stage of the rank does
     state, held = (
         state_bytes(model),
@@ -123,15 +115,6 @@ def costs_of(
         optimizer_state = optimizer_bytes(model)
         held_bytes -= sum(optimizer_state[name] for name in elsewhere)
     sums = sum(num_bytes(variable.value) for variable in gradients.variables.values())
-    received, sent = [0], [0]
-    for number, work in works.items():
-        before, behind = _around(boundaries, number)
-        if before:
-            received.append(before.num_bytes(Kind.F))
-            sent.append(before.num_bytes(Kind.I))
-        if behind:
-            received.append(behind.num_bytes(Kind.I))
-            sent.append(work.output_bytes)
     # Receive buffers, and one message that is being sent. What an action makes of a received
     # message is part of its workspace, or of the saved activations.
     messages = RECEIVES_AHEAD * max(received) + max(sent)
