@@ -14,8 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, get_type_hints
 
-from ooodist.config.data import KINDS
-from ooodist.config.data_brought import FeatureConfig
+from ooodist.config.data import KINDS, FeatureConfig
 from ooodist.config.job import DEFAULTS, Config
 from ooodist.config.warm_start import WarmStartConfig
 from ooodist.settings import sections

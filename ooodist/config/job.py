@@ -66,8 +66,7 @@ def _read_model(value: Any, path: str) -> Any:
 
 
 def _read_data(value: Any, path: str) -> Any:
-    from ooodist.config.data import KINDS
-    from ooodist.config.data_brought import FunctionConfig
+    from ooodist.config.data import KINDS, FunctionConfig
 
     name, settings = split_name(value, path, list(KINDS))
     if ":" in name:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ooodist.config.data import KINDS
-from ooodist.config.data_brought import FeatureConfig
+from ooodist.config.data import KINDS, FeatureConfig
 from ooodist.errors import UserError
 
 X = FeatureConfig("x")

@@ -9,8 +9,7 @@ import importlib
 import logging
 import time
 
-from ooodist.config.data import KINDS, DataConfig
-from ooodist.config.data_layers import DataLayers
+from ooodist.config.data import KINDS, DataConfig, DataLayers
 from ooodist.data.result import Data
 from ooodist.errors import UserError, brief
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from ooodist.config.data_shipped import DigitsConfig
+from ooodist.config.data import DigitsConfig
 from ooodist.data.shift import shifted
 from ooodist.data.sources import IndexedSource, Meaning, Pair
 from ooodist.data.split import split_indices

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ooodist.config.data_brought import FunctionConfig
+from ooodist.config.data import FunctionConfig
 from ooodist.data.elements import assert_labels, find_task
 from ooodist.data.kinds.py_dataset import as_samples
 from ooodist.data.sources import Meaning, Pair, SequentialSource

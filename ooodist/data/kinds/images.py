@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from ooodist.config.data_brought import DEFAULT_VALIDATION_FRACTION, ImagesConfig
+from ooodist.config.data import DEFAULT_VALIDATION_FRACTION, ImagesConfig
 from ooodist.data.kinds.image_files import check_images, class_folders, find_images
 from ooodist.data.sources import IndexedSource, Meaning, Pair
 from ooodist.data.split import split_indices

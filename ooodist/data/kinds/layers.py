@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from ooodist.compat.keras_layer import draw_from
-from ooodist.config.data_layers import DataLayers, Layers
+from ooodist.config.data import DataLayers, Layers
 from ooodist.config.keras_layers import make_layer
 from ooodist.data.elements import check_dtype
 from ooodist.data.reading import map_batches, map_elements, untuned

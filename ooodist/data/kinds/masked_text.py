@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from ooodist.config.data_shipped import MaskedTextConfig
+from ooodist.config.data import MaskedTextConfig
 from ooodist.data.kinds.sentence_pairs import Document, sentence_pairs
 from ooodist.data.kinds.text import topics
 from ooodist.data.kinds.wordpiece import Vocabulary, WordPiece

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from ooodist.config.data_brought import DEFAULT_VALIDATION_FRACTION, NpzConfig
+from ooodist.config.data import DEFAULT_VALIDATION_FRACTION, NpzConfig
 from ooodist.data.elements import (
     check_dtype,
     check_finite,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from ooodist.config.data_shipped import SyntheticConfig
+from ooodist.config.data import SyntheticConfig
 from ooodist.data.sources import IndexedSource, Meaning, Pair
 from ooodist.data.split import split_indices
 from ooodist.errors import UserError

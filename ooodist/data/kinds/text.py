@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from ooodist.config.data_shipped import TextConfig
+from ooodist.config.data import TextConfig
 from ooodist.data.sources import IndexedSource, Meaning, Pair
 from ooodist.errors import UserError
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ooodist.config.data_brought import TFDSConfig
+from ooodist.config.data import TFDSConfig
 from ooodist.data.elements import assert_labels, check_dtype, find_task, to_input, to_target
 from ooodist.data.lanes import RecordFile, RecordFiles
 from ooodist.data.sources import Meaning, Pair, SequentialSource

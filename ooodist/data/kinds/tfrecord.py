@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from ooodist.config.data_brought import FeatureConfig, TFRecordConfig
+from ooodist.config.data import FeatureConfig, TFRecordConfig
 from ooodist.data.elements import assert_labels, find_task, to_input, to_target
 from ooodist.data.kinds.images import decode_image
 from ooodist.data.kinds.records import count_records, describe_record, find_records

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ooodist.config.data_shipped import DigitsConfig
+from ooodist.config.data import DigitsConfig
 from ooodist.data.kinds.digits import load
 from tests.data.laws import assert_laws, batches, epoch_targets, joined, load_one
 

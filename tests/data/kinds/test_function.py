@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ooodist.config.data_brought import FunctionConfig
+from ooodist.config.data import FunctionConfig
 from ooodist.errors import UserError
 from tests.data.laws import assert_equal, assert_laws, batches, epoch_targets, joined, load_one
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ooodist.config.data_brought import ImagesConfig
+from ooodist.config.data import ImagesConfig
 from ooodist.errors import UserError
 from tests.data.laws import assert_laws, batches, joined, load_one
 

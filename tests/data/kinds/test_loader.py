@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from ooodist.config.data_shipped import DigitsConfig, TextConfig
+from ooodist.config.data import DigitsConfig, TextConfig
 from ooodist.data.kinds import load
 from ooodist.errors import UserError
 from tests.data.laws import batches, load_one

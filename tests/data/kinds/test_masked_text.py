@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ooodist.config.data_shipped import MaskedTextConfig
+from ooodist.config.data import MaskedTextConfig
 from ooodist.data.kinds.wordpiece import SPECIAL
 from ooodist.errors import UserError
 from ooodist.models.metrics import NO_LABEL

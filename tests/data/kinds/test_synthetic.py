@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ooodist.config.data_shipped import SyntheticConfig
+from ooodist.config.data import SyntheticConfig
 from ooodist.errors import UserError
 from tests.data.laws import assert_laws, batches, joined, load_one
 

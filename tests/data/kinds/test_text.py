@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ooodist.config.data_shipped import TextConfig
+from ooodist.config.data import TextConfig
 from ooodist.errors import UserError
 from tests.data.laws import assert_laws, batches, joined, load_one
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ooodist.config.data_brought import TFDSConfig
+from ooodist.config.data import TFDSConfig
 from ooodist.data.kinds import tfds as tfds_data
 from ooodist.data.lanes import RecordFiles
 from ooodist.errors import UserError

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from ooodist.config.data_brought import FeatureConfig, TFRecordConfig
+from ooodist.config.data import FeatureConfig, TFRecordConfig
 from ooodist.data.kinds.records import count_records
 from ooodist.errors import UserError
 from tests.data.laws import assert_laws, batches, epoch_targets, joined, load_one
