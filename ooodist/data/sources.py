@@ -82,7 +82,7 @@ class SequentialSource:
     validation: tf.data.Dataset | None
     num_validation: int | None
     shuffle_buffer: int
-    decode: Callable[..., Pair] | None = None  # one element -> x, y; None: elements are (x, y)
+    decode: Callable[..., Pair]  # one element -> x, y
 
     def build(self, share: Share) -> Data:
         """Builds the worker's datasets; raises UserError if there are too few samples."""
@@ -91,15 +91,12 @@ class SequentialSource:
             train = self.train.shuffled(self.shuffle_buffer, share)
         else:
             train = shuffled_elements(self.train, self.num_samples, self.shuffle_buffer, share)
-        if self.decode is not None:
-            train = map_elements(train.unbatch(), self.decode)
-            train = train.batch(share.batch, drop_remainder=True)
+        train = map_elements(train.unbatch(), self.decode)
+        train = train.batch(share.batch, drop_remainder=True)
         validation = self.validation
         if validation is not None:
-            validation = validation.shard(share.size, share.rank)
-            if self.decode is not None:
-                validation = map_elements(validation, self.decode)
-            validation = validation.batch(share.batch)
+            mine = validation.shard(share.size, share.rank)
+            validation = map_elements(mine, self.decode).batch(share.batch)
         return _data(self.meaning, share, train, self.num_samples, validation, self.num_validation)
 
 
