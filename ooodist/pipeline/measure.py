@@ -88,14 +88,13 @@ def costs_of(
     received, sent = [0], [0]
     for number, work in works.items():
         before, behind = _around(assembly.boundaries, number)
-        input_bytes, weight_bytes, gradient_bytes = work.saved_bytes
         costs[number] = StageCost(
             seconds[number, Kind.F],
             seconds[number, Kind.I],
             seconds[number, Kind.W],
-            input_bytes,
-            weight_bytes,
-            gradient_bytes,
+            work.cut.input_bytes,
+            work.cut.weight_bytes,
+            work.cut.gradient_bytes,
             sent_bytes=behind.num_bytes(Kind.F) if behind else 0,
         )
         if before:
@@ -103,7 +102,7 @@ def costs_of(
             sent.append(before.num_bytes(Kind.I))
         if behind:
             received.append(behind.num_bytes(Kind.I))
-            sent.append(work.output_bytes)
+            sent.append(work.cut.output_bytes)
     last = max(works)  # trains if any stage of the rank does
     state, held = (
         state_bytes(model),
@@ -118,7 +117,7 @@ def costs_of(
     # Receive buffers, and one message that is being sent. What an action makes of a received
     # message is part of its workspace, or of the saved activations.
     messages = RECEIVES_AHEAD * max(received) + max(sent)
-    workspace = max(work.workspace_bytes for work in works.values())
+    workspace = max(work.cut.workspace_bytes for work in works.values())
     costs[last] = replace(
         costs[last],
         update=update_seconds,

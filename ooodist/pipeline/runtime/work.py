@@ -42,6 +42,7 @@ class StageWork:
         samples: of a micro-batch; see :meth:`~ooodist.pipeline.stages.Stage.run`.
 
     Attributes:
+        cut: what is computed in F, I and W, and the bytes that they save and need.
         loss_scale: factor on the loss, and so on all gradients.
         on_outputs: called with each micro-batch's outputs, followed by their masks, and targets;
             for the last stage.
@@ -81,7 +82,7 @@ class StageWork:
                 zeros = tf.zeros(variable.shape, variable.dtype)
                 accumulators[name] = tf.Variable(zeros, trainable=False)
         number_of = {id(variable): number for number, variable in enumerate(self.variables)}
-        self._cut = cut_stage(
+        self.cut = cut_stage(
             self._compute,
             [*reads, *received, *targets],
             [variable.value for variable in self.variables],
@@ -101,21 +102,6 @@ class StageWork:
         self._gradients_left = 0
         self._parts_done: list[int] = []  # micro-batches, by bucket
         self._for_parts: dict[int, list[tf.Tensor]] = {}  # what the next part takes
-
-    @property
-    def saved_bytes(self) -> tuple[int, int, int]:
-        """Bytes saved per micro-batch: from F to I, from F to W, and from I to W."""
-        return self._cut.input_bytes, self._cut.weight_bytes, self._cut.gradient_bytes
-
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of F's outputs that are not also saved for I or W."""
-        return self._cut.output_bytes
-
-    @property
-    def workspace_bytes(self) -> int:
-        """The most bytes that an action needs temporarily while it runs."""
-        return self._cut.workspace_bytes
 
     @property
     def parts(self) -> int:
@@ -149,7 +135,7 @@ class StageWork:
         # Used only here: what I and W need of it is saved.
         targets = self._targets.pop(microbatch) if self._loss is not None else ()
         inputs = [*self._data.pop(microbatch), *received, *targets]
-        outputs, saved = self._cut.forward(inputs)
+        outputs, saved = self.cut.forward(inputs)
         *sent, loss = outputs
         self._losses.append(loss)
         if self._is_forward_only:
@@ -172,7 +158,7 @@ class StageWork:
         """
         saved = self._saved.pop(microbatch)
         seeds = [*received, *self._seeds.pop(microbatch)]
-        gradients, made = self._cut.input_gradient(seeds, saved.for_input)
+        gradients, made = self.cut.input_gradient(seeds, saved.for_input)
         self._saved[microbatch] = Saved([], saved.for_weights)
         self._for_weights[microbatch] = made
         if not self._sends_gradients:
@@ -188,7 +174,7 @@ class StageWork:
     def weight_gradient(self, microbatch: int) -> None:
         """Adds the gradients of the weights to the accumulators."""
         saved = self._saved.pop(microbatch)
-        self._cut.weight_gradient(saved.for_weights, self._for_weights.pop(microbatch))
+        self.cut.weight_gradient(saved.for_weights, self._for_weights.pop(microbatch))
         self._gradients_left -= 1
         if not self._gradients_left and self.on_last_gradient is not None:
             self.on_last_gradient(self.variables)
@@ -206,7 +192,7 @@ class StageWork:
                 *self._for_weights.pop(microbatch),
             ]
         taken = self._for_parts.pop(microbatch)
-        self._for_parts[microbatch] = self._cut.weight_gradient_parts[part](*taken)
+        self._for_parts[microbatch] = self.cut.weight_gradient_parts[part](*taken)
         if part == self.parts - 1:
             del self._for_parts[microbatch]
         self._parts_done[part] += 1

@@ -122,7 +122,7 @@ def test_two_stages_of_a_rank_add_to_one_accumulator() -> None:
     first = StageWork(stages[0], [spec], [], [], None, accumulators)
     last = StageWork(stages[1], [], sent, [label], loss, accumulators)
     assert set(accumulators) == {weight.path for weight in model.trainable_variables}
-    assert first.saved_bytes[0] == 0  # no input gradient: nothing is kept for one
+    assert first.cut.input_bytes == 0  # no input gradient: nothing is kept for one
 
     batches = [(x + number) % 5 for number in range(microbatches)]
     first.begin([[batch] for batch in batches])
@@ -204,8 +204,8 @@ def test_a_stage_that_only_runs_forward() -> None:
     dense = Dense()
     first = dense.first(trained=[], sends_gradients=False, forward_only=True)
     last = dense.last(sends_gradients=False)
-    assert first.saved_bytes == (0, 0, 0)
-    assert last.saved_bytes[0] == 0
+    assert first.cut.input_bytes == first.cut.weight_bytes == first.cut.gradient_bytes == 0
+    assert last.cut.input_bytes == 0
     outputs: list[np.ndarray] = []
     last.on_outputs = lambda sent, _: outputs.append(sent[0].numpy())
     for number in range(2):
@@ -233,8 +233,8 @@ def test_only_some_weights_of_a_stage() -> None:
         first.weight_gradient(number)
     dense.assert_added_up(wanted)
     everything = Dense()
-    assert first.saved_bytes[1] < everything.first(sends_gradients=False).saved_bytes[1]
-    assert last.saved_bytes[1] < everything.last().saved_bytes[1]
+    assert first.cut.weight_bytes < everything.first(sends_gradients=False).cut.weight_bytes
+    assert last.cut.weight_bytes < everything.last().cut.weight_bytes
 
 
 def test_a_stage_on_the_way_trains_nothing() -> None:
@@ -242,7 +242,7 @@ def test_a_stage_on_the_way_trains_nothing() -> None:
     dense = Dense()
     wanted = dense.weights[:4]
     first, last = dense.first(sends_gradients=False), dense.last(trained=[])
-    assert last.saved_bytes[1] == last.saved_bytes[2] == 0
+    assert last.cut.weight_bytes == last.cut.gradient_bytes == 0
     for number in range(2):
         last.forward(number, first.forward(number, []))
         first.input_gradient(number, last.input_gradient(number, []))
