@@ -44,6 +44,19 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(fork_server.GARBAGE)
 
 
+def _run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    runner = item.config.pluginmanager.getplugin("runner")
+    return runner.pytest_runtest_protocol(item, nextitem)
+
+
+fork_server.make_room(_run)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    return _run(item, nextitem)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _old_objects_stay() -> Iterator[None]:
     """Keras frees no train function, and each clear_session() would look at all of them."""
