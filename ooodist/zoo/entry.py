@@ -1,12 +1,18 @@
 """The file format of a model in a zoo: a ``.keras`` file that ``keras.models.load_model`` opens.
 
-Besides Keras's own members, it has a member ``ooodist-zoo.json``::
+Besides Keras's own members, it has ``ooodist-zoo.json``, which is all that an index needs::
 
     version    version of this format
     meta       name, task, data set, tags, metrics and so on: Meta
+    outline    operators and the shapes of their weights: ooodist.transfer.graph.operators
+
+and ``ooodist-graph.json``, which is a hundred times as large and slow to read::
+
     graph      operators, weights and the spaces that they run over: ooodist.transfer.graph.graph
     places     data set of each weight, by name, in the member model.weights.h5
     answers    outputs of the model for random inputs: ooodist.transfer.answers; may be missing
+
+Versions 1 and 2 have all of this but the outline in the first member.
 
 So a model is read without Keras, which would have to build it first: the graph comes from checked
 JSON and the weights from HDF5. Nothing that is read can run code. Files may come from anyone, so
@@ -44,22 +50,26 @@ from ooodist.errors import UserError
 from ooodist.transfer import answers as questioning
 from ooodist.transfer.answers import Answers
 from ooodist.transfer.graph.graph import Graph, Weight
-from ooodist.transfer.graph.operators import Outline, outline_of
+from ooodist.transfer.graph.operators import Outline, outline_of, plain_of
 from ooodist.util import yaml_dataclass
 from ooodist.util.digest import file_digest, hex_digest
 from ooodist.util.replacing import replacing
 from ooodist.zoo import metrics
 from ooodist.zoo.full_disk import is_disk_full
 from ooodist.zoo.reading import bounded_json
+from ooodist.zoo.reading.bounded_json import MOST_TEXT
 from ooodist.zoo.reading.graph_json import read_graph
 from ooodist.zoo.reading.hdf5_values import plain_dataset
+from ooodist.zoo.reading.outline_json import read_outline
 
 if TYPE_CHECKING:
     import keras
 
-VERSION = 2
+VERSION = 3
+_WITHOUT_OUTLINE = 2
 _WITH_ACCURACY = 1  # the version whose metadata has an accuracy in place of metrics
 MEMBER = "ooodist-zoo.json"
+GRAPH_MEMBER = "ooodist-graph.json"
 REQUIRED_MEMBERS = (METADATA_MEMBER, CONFIG_MEMBER, WEIGHTS_MEMBER, MEMBER)
 ASSET_ENDINGS = (".txt", ".json", ".spm")  # vocabularies of text layers
 SHARED_KEY = "shared_object_id"  # marks objects in the config that layers share
@@ -67,7 +77,6 @@ ENDING = ".keras"  # suffix of the model files
 
 MOST_JSON_BYTES = 64 * 2**20
 MOST_UNPACKED_BYTES = 256 * 2**20  # by which the unpacked members may exceed the file
-MOST_TEXT = 1000  # characters in a text of the metadata
 MOST_TEXTS = 100  # tags or users
 
 
@@ -147,16 +156,18 @@ def write(file: Path, model: keras.Model, meta: Meta, graph: Graph) -> None:
     with replacing(file, "model file") as temporary:
         _save_without_optimizer(model, temporary)
         answers = questioning.ask(model, graph)
+        outline = plain_of(outline_of(graph))
+        head = {"version": VERSION, "meta": yaml_dataclass.plain(meta), "outline": outline}
         content = {
-            "version": VERSION,
-            "meta": yaml_dataclass.plain(meta),
             "graph": yaml_dataclass.plain(graph),
             "places": _find_places(temporary, model, graph),
         }
         if answers is not None:
             content["answers"] = yaml_dataclass.plain(answers)
         with zipfile.ZipFile(temporary, "a", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(MEMBER, json.dumps(content, separators=(",", ":"), allow_nan=False))
+            for member, value in ((GRAPH_MEMBER, content), (MEMBER, head)):
+                text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+                archive.writestr(member, text)
 
 
 def read(source: Path | BinaryIO) -> Entry:
@@ -170,6 +181,21 @@ def read(source: Path | BinaryIO) -> Entry:
     """
     with _opened(source) as archive:
         return _entry(archive)
+
+
+def read_for_index(source: Path | BinaryIO) -> tuple[Meta, Outline]:
+    """Reads the metadata and the outline, in a small part of the time of :func:`read`.
+
+    That the outline is that of the graph is left to whoever reads the graph.
+
+    Raises:
+        UserError: as in :func:`read`.
+    """
+    with _opened(source) as archive:
+        meta, content = _head(archive)
+        if content["version"] > _WITHOUT_OUTLINE:
+            return meta, read_outline(content["outline"])
+        return meta, outline_of(_entry(archive).graph)
 
 
 def read_with_weights(source: Path | BinaryIO) -> tuple[Entry, dict[str, np.ndarray]]:
@@ -331,7 +357,7 @@ def _check_members(archive: zipfile.ZipFile) -> None:
         if name.startswith("/") or ".." in name.split("/") or "\\" in name:
             raise UserError(f"its member {name[:200]!r} has a name that leads out of it")
         asset = name.startswith(ASSETS_FOLDER) and name.endswith((*ASSET_ENDINGS, "/"))
-        if name not in REQUIRED_MEMBERS and not asset:
+        if name not in (*REQUIRED_MEMBERS, GRAPH_MEMBER) and not asset:
             raise UserError(
                 f"its member {name[:200]!r} is no part of a model; there may be "
                 f"{', '.join(REQUIRED_MEMBERS)} and, in {ASSETS_FOLDER}, {', '.join(ASSET_ENDINGS)}"
@@ -347,18 +373,31 @@ def _check_members(archive: zipfile.ZipFile) -> None:
         raise UserError(f"its members have {unpacked} bytes, far more than the file, {size}")
 
 
-def _entry(archive: zipfile.ZipFile) -> Entry:
+def _head(archive: zipfile.ZipFile) -> tuple[Meta, dict[str, Any]]:
+    """The metadata of a file, and everything in that member."""
     content = _json(archive, MEMBER)
-    said = content["meta"]
-    if content["version"] == _WITH_ACCURACY:
+    said, version = content["meta"], content["version"]
+    if version not in range(1, VERSION + 1):
+        other = f"version {version!r}, where this ooodist reads 1 to {VERSION}"
+        raise UserError(f"{MEMBER} is of {other}; add the model anew")
+    if version == _WITH_ACCURACY:
         accuracy = said.pop("accuracy", None)
         said["metrics"] = {} if accuracy is None else {"accuracy": accuracy}
-    elif content["version"] != VERSION:
-        other = f"version {content['version']!r}, where this ooodist reads 1 and {VERSION}"
-        raise UserError(f"{MEMBER} is of {other}; add the model anew")
     meta = yaml_dataclass.read(Meta, said, "meta")
     check_meta(meta)
+    return meta, content
+
+
+def _entry(archive: zipfile.ZipFile) -> Entry:
+    meta, head = _head(archive)
+    content = head
+    if head["version"] > _WITHOUT_OUTLINE:
+        if GRAPH_MEMBER not in archive.namelist():
+            raise UserError(f"it has no member {GRAPH_MEMBER}")
+        content = _json(archive, GRAPH_MEMBER)
     graph = read_graph(content["graph"])
+    if content is not head and head["outline"] != plain_of(outline_of(graph)):
+        raise UserError("its outline is not that of its graph; add the model anew")
     places = content["places"]
     for weight in _weights_of(graph):
         place = places.get(weight.name)
