@@ -91,6 +91,11 @@ class Zoo:
             which must not be used for a folder on a network drive.
         create: whether a missing folder is created, and no error.
 
+    Attributes:
+        address: as given.
+        capacity_bytes: as given.
+        index_file: the index, at the place where it can be.
+
     Raises:
         UserError: the folder is missing, no driver is installed for the address, or the zoo or its
             index cannot be read.
@@ -112,6 +117,7 @@ class Zoo:
         self._uncounted = False
         self._listed = -math.inf
         self._index = _open_index([index] if index else self._storage.index_files())
+        self.index_file = self._index.file
         self.refresh()
 
     def close(self) -> None:

@@ -116,6 +116,11 @@ class ZooClient:
         """Removes a model; a service requires an admin. Raises as ``find``."""
         self._zoo.evict(model)
 
+    @property
+    def is_there(self) -> bool:
+        """Whether nobody has deleted the zoo's index, or its folder with it."""
+        return not isinstance(self._zoo, Zoo) or self._zoo.index_file.exists()
+
     def close(self) -> None:
         """Closes the zoo or the connection; no more calls are possible."""
         self._zoo.close()
