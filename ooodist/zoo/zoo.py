@@ -94,7 +94,6 @@ class Zoo:
     Attributes:
         address: as given.
         capacity_bytes: as given.
-        index_file: the index, at the place where it can be.
 
     Raises:
         UserError: the folder is missing, no driver is installed for the address, or the zoo or its
@@ -117,8 +116,12 @@ class Zoo:
         self._uncounted = False
         self._listed = -math.inf
         self._index = _open_index([index] if index else self._storage.index_files())
-        self.index_file = self._index.file
         self.refresh()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether nobody has deleted the index, or the folder with it."""
+        return self._index.file.exists()
 
     def close(self) -> None:
         """Closes the index."""

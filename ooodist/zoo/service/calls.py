@@ -129,6 +129,16 @@ class Calls:
         logger.info("%s evicted model %s", context.user, model)
         yield zoo_pb2.EvictResponse()
 
+    def Check(
+        self, request_iterator: Iterator[zoo_pb2.HealthCheckRequest], context: Caller
+    ) -> Iterator[zoo_pb2.HealthCheckResponse]:
+        """Tells whether the service can be used, as far as that takes no time."""
+        service = context.next(request_iterator).service
+        if service not in ("", messages.SERVICE):
+            raise RefusedError(grpc.StatusCode.NOT_FOUND, f"only {messages.SERVICE} is served")
+        status = zoo_pb2.SERVING if self._zoo.is_there else zoo_pb2.NOT_SERVING
+        yield zoo_pb2.HealthCheckResponse(status=status)
+
     def _entry(self, model: str) -> Entry:
         try:
             if _ID.fullmatch(model):

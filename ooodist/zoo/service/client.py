@@ -118,8 +118,8 @@ class ZooClient:
 
     @property
     def is_there(self) -> bool:
-        """Whether nobody has deleted the zoo's index, or its folder with it."""
-        return not isinstance(self._zoo, Zoo) or self._zoo.index_file.exists()
+        """Whether nobody has deleted an open zoo; of a service, its calls tell."""
+        return not isinstance(self._zoo, Zoo) or self._zoo.is_there
 
     def close(self) -> None:
         """Closes the zoo or the connection; no more calls are possible."""
