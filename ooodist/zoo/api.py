@@ -25,7 +25,7 @@ from ooodist.util import log, yaml_dataclass
 from ooodist.zoo import metrics as known
 from ooodist.zoo.entry import Meta, check_meta
 from ooodist.zoo.service.client import ZooClient
-from ooodist.zoo.start import client_of, start_together, strategy_of
+from ooodist.zoo.start import client_of, met, start, strategy_of
 from ooodist.zoo.zoo import Found, Wanted
 
 logger = logging.getLogger("ooodist")
@@ -118,8 +118,8 @@ class Zoo:
         self, model: keras.Model, *, batches: Sequence[Any] = (), **settings: Any
     ) -> WarmStart | None:
         """Initializes a model from its best parent: :func:`ooodist.warm_start` with this zoo."""
-        given = dict(**self._place, **settings)
-        return start_together(model, given, batches, self._opened)
+        config, engine = met(dict(**self._place, **settings))
+        return start(model, config, engine, batches, self._opened)
 
     def register(
         self,

@@ -94,23 +94,19 @@ def warm_start(
     Raises:
         UserError: a setting is wrong, or ``required`` is true and there is no parent.
     """
-    return start_together(model, {"zoo": zoo} | settings, batches)
+    config, engine = met({"zoo": zoo} | settings)
+    return start(model, config, engine, batches)
 
 
-def start_together(
-    model: keras.Model,
-    settings: Mapping[str, Any],
-    batches: Sequence[Any],
-    opened: Opened = client_of,
-) -> WarmStart | None:
-    """Does the work of :func:`warm_start`, with a zoo that ``opened`` opens on rank 0."""
+def met(settings: Mapping[str, Any]) -> tuple[WarmStartConfig, Engine | None]:
+    """The settings of :func:`warm_start`, and the engine, once all ranks have called it."""
     given = yaml_dataclass.plain(settings)  # tags may be a tuple
     config = yaml_dataclass.read_dataclass(WarmStartConfig, given, "warm_start")
     engine = engines.in_use()
     log.show(0 if engine is None else engine.rank)
     if engine is not None:
         meet(engine, "warm_start")
-    return start(model, config, engine, batches, opened)
+    return config, engine
 
 
 def start(
@@ -120,7 +116,7 @@ def start(
     batches: Sequence[Any],
     opened: Opened = client_of,
 ) -> WarmStart | None:
-    """Does the work of :func:`start_together`, with settings that were already read."""
+    """Does the work of :func:`warm_start`, with settings that were already read."""
     text, error = "", None
     strategy = strategy_of(model)
     whole = contextlib.nullcontext() if strategy is None else strategy.starting_on_rank_0()
