@@ -1,8 +1,8 @@
 """A summary of all models, stored in the zoo, from which a new index is built quickly.
 
 Each machine, and each user without write permission, has an index of its own. Building one from
-the files alone takes minutes for thousands of models. The summary holds what the index needs, so
-that only files newer than the summary are opened::
+the files of a bucket alone takes a minute for a thousand models. The summary holds what the index
+needs, so that only files newer than the summary are opened::
 
     {"version": 3}
     {"row": {id, meta, bytes, ...}, "version": "...", "outline": [...]}    a model

@@ -242,6 +242,11 @@ class Zoo:
         with self._opened(model) as file:
             return entries.read(file)
 
+    def meta(self, model: str) -> Meta:
+        """The metadata of a model as its file has it now. Raises as :meth:`entry`."""
+        with self._opened(model) as file:
+            return entries.read_for_index(file)[0]
+
     def fetch(self, model: str) -> tuple[Entry, dict[str, np.ndarray]]:
         """The entry and the weights of a model; counts and raises as :meth:`open`."""
         with self.open(model) as file:

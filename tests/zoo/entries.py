@@ -16,7 +16,8 @@ import numpy as np
 from ooodist.transfer.graph.graph import Axis, Graph, Node, Segment, Space, Weight
 from ooodist.transfer.graph.operators import Outline, outline_of, plain_of
 from ooodist.util import yaml_dataclass
-from ooodist.zoo.entry import GRAPH_MEMBER, MEMBER, VERSION, WEIGHTS_MEMBER, Meta
+from ooodist.zoo.entry import VERSION, WEIGHTS_MEMBER, Meta
+from ooodist.zoo.reading.members import GRAPH_MEMBER, MEMBER
 from ooodist.zoo.storage import Storage
 from ooodist.zoo.zoo import Found, Zoo
 

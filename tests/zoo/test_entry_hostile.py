@@ -20,9 +20,10 @@ import pytest
 
 from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import outline_of, plain_of
-from ooodist.zoo import entry as module
-from ooodist.zoo.entry import GRAPH_MEMBER, MEMBER, WEIGHTS_MEMBER, check, read, read_for_index
+from ooodist.zoo.entry import WEIGHTS_MEMBER, check, read, read_for_index
 from ooodist.zoo.reading import bounded_json
+from ooodist.zoo.reading import members as module
+from ooodist.zoo.reading.members import MEMBER
 from tests.zoo.entries import chain, write_plain
 
 
@@ -107,7 +108,7 @@ def test_a_config_that_is_no_json_is_found_by_the_check(text: bytes, tmp_path: P
         check(tmp_path / "a.keras")
 
 
-@pytest.mark.parametrize("name", [*module.REQUIRED_MEMBERS, GRAPH_MEMBER])
+@pytest.mark.parametrize("name", module.MEMBERS)
 def test_a_file_without_one_of_the_members_is_refused(name: str, tmp_path: Path) -> None:
     write_plain(tmp_path / "a.keras", chain([2, 3]))
     with (

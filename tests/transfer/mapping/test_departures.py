@@ -19,7 +19,8 @@ from ooodist.errors import UserError
 from ooodist.transfer import answers as questioning
 from ooodist.transfer.answers import KEPT, SAME, Answer, Answers, Question, ask
 from ooodist.transfer.graph.keras_graph import graph_of
-from ooodist.zoo.entry import GRAPH_MEMBER, Meta, read, write
+from ooodist.zoo.entry import Meta, read, write
+from ooodist.zoo.reading.members import GRAPH_MEMBER
 from tests.transfer.models import (
     WIDER,
     bert,
