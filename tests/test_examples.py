@@ -73,6 +73,7 @@ NOT_RUN = {
     "python examples/optuna_search.py": "tests/test_searches.py",
     "python examples/keras_tuner_search.py": "tests/test_searches.py",
     "python examples/zoo_search.py": "tests/test_searches.py",
+    "python examples/zoo_keras_tuner.py": "tests/test_searches.py",
     "python -m ooodist.train --config examples/job.yaml --output runs/tracked": (
         "tests/test_tracking.py"
     ),

@@ -28,14 +28,26 @@ def test_trials_train_on_two_workers(
     assert shown.err.count("engine collective (OOODIST_ENGINE=collective): rank 0 of 2") == 2
 
 
+@pytest.mark.parametrize(
+    ("package", "program", "folder"),
+    [
+        ("optuna", "zoo_search", "trials"),
+        ("keras_tuner", "zoo_keras_tuner", "keras_tuner_trials"),
+    ],
+)
 def test_trials_start_from_the_best_one_before_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    package: str,
+    program: str,
+    folder: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    pytest.importorskip("optuna", reason="pip install optuna")
+    pytest.importorskip(package, reason=f"pip install {package.replace('_', '-')}")
     monkeypatch.chdir(tmp_path)
-    runpy.run_path(str(ROOT / "examples/zoo_search.py"), run_name="__main__")
+    runpy.run_path(str(ROOT / f"examples/{program}.py"), run_name="__main__")
     assert "best of 3 trials: {'rate': 0.0" in capsys.readouterr().out
-    with Zoo("runs/trials") as zoo:
+    with Zoo(f"runs/{folder}") as zoo:
         rows = sorted(zoo.list(), key=lambda row: row.created)
     assert [row.meta.parent is None for row in rows] == [True, False, False]
     assert {row.meta.parent for row in rows[1:]} <= {row.id for row in rows}

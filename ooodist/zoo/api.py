@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,12 @@ from ooodist.util import log, yaml_dataclass
 from ooodist.zoo import metrics as known
 from ooodist.zoo.entry import Meta, check_meta
 from ooodist.zoo.service.client import ZooClient
-from ooodist.zoo.start import client_of, strategy_of, warm_start
+from ooodist.zoo.start import client_of, met, start, strategy_of
 from ooodist.zoo.zoo import Found, Wanted
 
 logger = logging.getLogger("ooodist")
+
+_OPENING = threading.Lock()
 
 
 class Zoo:
@@ -39,8 +43,9 @@ class Zoo:
         model.fit(x, y, epochs=5)
         zoo.register(model, model.evaluate(*held_out, return_dict=True), task="classification")
 
-    Each call opens the zoo on rank 0 and closes it. In a job of several processes, all make the
-    same calls, and get the same results.
+    Rank 0 opens the zoo at the first call and keeps it open, which matters if it is large. Each
+    call sees what others have changed, in a bucket up to ten seconds before. In a job of several
+    processes, all make the same calls, and get the same results. Threads may share a zoo.
 
     Models may have layers of your own. Keras never loads a file of the zoo: its graph and weights
     are read from checked data, which names no code.
@@ -72,6 +77,7 @@ class Zoo:
         }
         self._place["timeout"] = timeout
         self._config = yaml_dataclass.read_dataclass(WarmStartConfig, self._place, "Zoo")
+        self._clients: dict[int, ZooClient] = {}
 
     def query(
         self,
@@ -112,7 +118,8 @@ class Zoo:
         self, model: keras.Model, *, batches: Sequence[Any] = (), **settings: Any
     ) -> WarmStart | None:
         """Initializes a model from its best parent: :func:`ooodist.warm_start` with this zoo."""
-        return warm_start(model, **self._place, batches=batches, **settings)
+        config, engine = met(dict(**self._place, **settings))
+        return start(model, config, engine, batches, self._opened)
 
     def register(
         self,
@@ -168,11 +175,30 @@ class Zoo:
         with contextlib.nullcontext() if strategy is None else strategy.whole(root=0):
             return str(self._on_rank_0(lambda zoo: zoo.register(model, meta), create=True))
 
+    def close(self) -> None:
+        """Closes the zoo; another call opens it again."""
+        client = self._clients.pop(os.getpid(), None)
+        if client is not None:
+            client.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_clients": {}}
+
+    @contextlib.contextmanager
+    def _opened(self, config: WarmStartConfig, *, create: bool = False) -> Iterator[ZooClient]:
+        """Yields the zoo, which stays open."""
+        process = os.getpid()  # a fork must neither use nor close SQLite's connection
+        with _OPENING:
+            client = self._clients.get(process)
+            if client is None or not client.is_there:
+                client = self._clients[process] = client_of(config, create=create)
+        yield client
+
     def _on_rank_0(self, work: Callable[[ZooClient], Any], *, create: bool = False) -> Any:
         """What the work returns on rank 0, as plain values, on all ranks."""
 
         def run() -> str:
-            with client_of(self._config, create=create) as client:
+            with self._opened(self._config, create=create) as client:
                 return json.dumps(yaml_dataclass.plain(work(client)))
 
         engine = engines.in_use()

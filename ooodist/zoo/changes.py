@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 from ooodist.errors import UserError
-from ooodist.transfer.graph.operators import Outline, outline_of
+from ooodist.transfer.graph.operators import Outline
 from ooodist.util.quantity import counted
 from ooodist.zoo import entry as entries
 from ooodist.zoo.entry import ENDING, Meta
@@ -16,6 +17,7 @@ from ooodist.zoo.storage import State, Storage
 logger = logging.getLogger("ooodist")
 
 READ_AT_ONCE = 100  # files read before the index is written
+REQUESTS_AT_ONCE = 16  # of a bucket, where a file takes five, and each as long as the way there
 
 
 class Changes:
@@ -57,17 +59,19 @@ class Changes:
         if len(new) > READ_AT_ONCE:
             address = self._storage.address
             logger.info("zoo %s: reads %s for the index", address, counted(len(new), "model"))
-        models = [*new.items()]
-        versions = {model: state.version for model, state in models}
-        for start in range(0, len(models), READ_AT_ONCE):
-            some = models[start : start + READ_AT_ONCE]
-            index.put(filter(None, (self._read(model, state) for model, state in some)), versions)
+        models = [*new]
+        versions = {model: state.version for model, state in new.items()}
+        with ThreadPoolExecutor(1 if self._storage.is_local else REQUESTS_AT_ONCE) as pool:
+            for start in range(0, len(models), READ_AT_ONCE):
+                some = models[start : start + READ_AT_ONCE]
+                read = pool.map(self._read, some, [new[model] for model in some])
+                index.put(filter(None, read), versions)
 
     def _read(self, model: str, state: State) -> tuple[Row, Outline] | None:
         """The row and outline of a model; None if its file is gone or damaged."""
         try:
             with self._storage.open(model) as file:
-                read = entries.read(file)
+                meta, outline = entries.read_for_index(file)
             created = self._storage.created(model)
         except FileNotFoundError:
             return None
@@ -76,8 +80,7 @@ class Changes:
             logger.warning("zoo %s: %s%s is left out: %s", place, model, ENDING, error)
             self._damaged[model] = state
             return None
-        outline = outline_of(read.graph)
-        return unused_row(model, read.meta, outline, state.bytes, created), outline
+        return unused_row(model, meta, outline, state.bytes, created), outline
 
 
 def unused_row(model: str, meta: Meta, outline: Outline, size: int, created: float) -> Row:

@@ -1,12 +1,18 @@
 """The file format of a model in a zoo: a ``.keras`` file that ``keras.models.load_model`` opens.
 
-Besides Keras's own members, it has a member ``ooodist-zoo.json``::
+Besides Keras's own members, it has ``ooodist-zoo.json``, which is all that an index needs::
 
     version    version of this format
     meta       name, task, data set, tags, metrics and so on: Meta
+    outline    operators and the shapes of their weights: ooodist.transfer.graph.operators
+
+and ``ooodist-graph.json``, which is many times as large and slow to read::
+
     graph      operators, weights and the spaces that they run over: ooodist.transfer.graph.graph
     places     data set of each weight, by name, in the member model.weights.h5
     answers    outputs of the model for random inputs: ooodist.transfer.answers; may be missing
+
+Versions 1 and 2 have all of this but the outline in the first member.
 
 So a model is read without Keras, which would have to build it first: the graph comes from checked
 JSON and the weights from HDF5. Nothing that is read can run code. Files may come from anyone, so
@@ -21,7 +27,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import tempfile
 import zipfile
@@ -34,7 +39,6 @@ import h5py
 import numpy as np
 
 from ooodist.checkpoint.archive import (
-    ASSETS_FOLDER,
     CONFIG_MEMBER,
     METADATA_MEMBER,
     WEIGHTS_MEMBER,
@@ -44,30 +48,26 @@ from ooodist.errors import UserError
 from ooodist.transfer import answers as questioning
 from ooodist.transfer.answers import Answers
 from ooodist.transfer.graph.graph import Graph, Weight
-from ooodist.transfer.graph.operators import Outline, outline_of
+from ooodist.transfer.graph.operators import Outline, outline_of, plain_of
 from ooodist.util import yaml_dataclass
 from ooodist.util.digest import file_digest, hex_digest
 from ooodist.util.replacing import replacing
 from ooodist.zoo import metrics
-from ooodist.zoo.full_disk import is_disk_full
-from ooodist.zoo.reading import bounded_json
+from ooodist.zoo.reading.bounded_json import MOST_TEXT
 from ooodist.zoo.reading.graph_json import read_graph
 from ooodist.zoo.reading.hdf5_values import plain_dataset
+from ooodist.zoo.reading.members import GRAPH_MEMBER, MEMBER, opened, read_json
+from ooodist.zoo.reading.outline_json import read_outline
 
 if TYPE_CHECKING:
     import keras
 
-VERSION = 2
+VERSION = 3
+_WITHOUT_OUTLINE = 2
 _WITH_ACCURACY = 1  # the version whose metadata has an accuracy in place of metrics
-MEMBER = "ooodist-zoo.json"
-REQUIRED_MEMBERS = (METADATA_MEMBER, CONFIG_MEMBER, WEIGHTS_MEMBER, MEMBER)
-ASSET_ENDINGS = (".txt", ".json", ".spm")  # vocabularies of text layers
 SHARED_KEY = "shared_object_id"  # marks objects in the config that layers share
 ENDING = ".keras"  # suffix of the model files
 
-MOST_JSON_BYTES = 64 * 2**20
-MOST_UNPACKED_BYTES = 256 * 2**20  # by which the unpacked members may exceed the file
-MOST_TEXT = 1000  # characters in a text of the metadata
 MOST_TEXTS = 100  # tags or users
 
 
@@ -147,16 +147,18 @@ def write(file: Path, model: keras.Model, meta: Meta, graph: Graph) -> None:
     with replacing(file, "model file") as temporary:
         _save_without_optimizer(model, temporary)
         answers = questioning.ask(model, graph)
+        outline = plain_of(outline_of(graph))
+        head = {"version": VERSION, "meta": yaml_dataclass.plain(meta), "outline": outline}
         content = {
-            "version": VERSION,
-            "meta": yaml_dataclass.plain(meta),
             "graph": yaml_dataclass.plain(graph),
             "places": _find_places(temporary, model, graph),
         }
         if answers is not None:
             content["answers"] = yaml_dataclass.plain(answers)
         with zipfile.ZipFile(temporary, "a", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(MEMBER, json.dumps(content, separators=(",", ":"), allow_nan=False))
+            for member, value in ((GRAPH_MEMBER, content), (MEMBER, head)):
+                text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+                archive.writestr(member, text)
 
 
 def read(source: Path | BinaryIO) -> Entry:
@@ -168,8 +170,23 @@ def read(source: Path | BinaryIO) -> Entry:
     Raises:
         UserError: the file cannot be read, is damaged, or was not made for a zoo.
     """
-    with _opened(source) as archive:
+    with opened(source) as archive:
         return _entry(archive)
+
+
+def read_for_index(source: Path | BinaryIO) -> tuple[Meta, Outline]:
+    """Reads the metadata and the outline, in a small part of the time of :func:`read`.
+
+    That the outline is that of the graph is left to whoever reads the graph.
+
+    Raises:
+        UserError: as in :func:`read`.
+    """
+    with opened(source) as archive:
+        meta, content = _head(archive)
+        if content["version"] > _WITHOUT_OUTLINE:
+            return meta, read_outline(content["outline"])
+        return meta, outline_of(_entry(archive).graph)
 
 
 def read_with_weights(source: Path | BinaryIO) -> tuple[Entry, dict[str, np.ndarray]]:
@@ -180,7 +197,7 @@ def read_with_weights(source: Path | BinaryIO) -> tuple[Entry, dict[str, np.ndar
     Raises:
         UserError: the file is damaged, or its weights do not fit the graph.
     """
-    with _opened(source) as archive:
+    with opened(source) as archive:
         entry = _entry(archive)
         return entry, dict(_weights(archive, entry))
 
@@ -191,10 +208,10 @@ def check(source: Path | BinaryIO) -> Checked:
     Raises:
         UserError: any part is damaged or does not fit the graph, or a weight is not finite.
     """
-    with _opened(source) as archive:
+    with opened(source) as archive:
         if damaged := archive.testzip():
             raise UserError(f"its member {damaged} is not whole")
-        _json(archive, CONFIG_MEMBER)
+        read_json(archive, CONFIG_MEMBER)
         entry = _entry(archive)
         for weight, array in _weights(archive, entry):
             if array.dtype.kind not in "iub" and not np.isfinite(array).all():
@@ -211,8 +228,8 @@ def digest(source: Path | BinaryIO) -> str:
     Raises:
         UserError: as in :func:`read`.
     """
-    with _opened(source) as archive:
-        config = json.dumps(_numbered_anew(_json(archive, CONFIG_MEMBER), {}), sort_keys=True)
+    with opened(source) as archive:
+        config = json.dumps(_numbered_anew(read_json(archive, CONFIG_MEMBER), {}), sort_keys=True)
         parts = {CONFIG_MEMBER: hex_digest(config)}
         for name in set(archive.namelist()) - {METADATA_MEMBER, CONFIG_MEMBER}:
             with archive.open(name) as content:
@@ -294,71 +311,29 @@ def _weights_of(graph: Graph) -> Iterator[Weight]:
     return (weight for node in graph.nodes for weight in node.weights)
 
 
-@contextlib.contextmanager
-def _opened(source: Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
-    """Opens an archive and checks its members; errors raised while it is open name the file."""
-    name = str(source if isinstance(source, Path) else _name_of(source))
-    if isinstance(source, Path) and not source.is_file():
-        raise UserError(f"there is no model file {source}; check the path")
-    try:
-        with zipfile.ZipFile(source) as archive:
-            _check_members(archive)
-            yield archive
-    except UserError as error:
-        raise UserError(f"model file {name}: {error}") from error
-    except Exception as error:  # zipfile, zlib, json and h5py raise many types
-        if is_disk_full(error):  # this machine's, while unpacking; the file is fine
-            raise UserError(f"model file {name} cannot be unpacked: {error}") from error
-        reason = f"{type(error).__name__}: {error}"
-        raise UserError(f"model file {name} cannot be read or is damaged: {reason}") from error
-
-
-def _name_of(file: BinaryIO) -> object:
-    """The name of an open file for errors: the path of fsspec's files, or the file name.
-
-    The name of a temporary file is a number: such files came over the network.
-    """
-    name = getattr(file, "path", None) or getattr(file, "name", None)
-    return name if isinstance(name, str) else "that was sent"
-
-
-def _check_members(archive: zipfile.ZipFile) -> None:
-    members = archive.infolist()
-    names = [member.filename for member in members]
-    if len(set(names)) < len(names):
-        raise UserError("it has several members of the same name")
-    for name in names:
-        if name.startswith("/") or ".." in name.split("/") or "\\" in name:
-            raise UserError(f"its member {name[:200]!r} has a name that leads out of it")
-        asset = name.startswith(ASSETS_FOLDER) and name.endswith((*ASSET_ENDINGS, "/"))
-        if name not in REQUIRED_MEMBERS and not asset:
-            raise UserError(
-                f"its member {name[:200]!r} is no part of a model; there may be "
-                f"{', '.join(REQUIRED_MEMBERS)} and, in {ASSETS_FOLDER}, {', '.join(ASSET_ENDINGS)}"
-            )
-    for name in REQUIRED_MEMBERS:
-        if name not in names:
-            hint = "; add it with python -m ooodist.zoo add" if name == MEMBER else ""
-            raise UserError(f"it has no member {name}{hint}")
-    assert archive.fp is not None
-    size = archive.fp.seek(0, os.SEEK_END)
-    unpacked = sum(member.file_size for member in members)
-    if unpacked > size + MOST_UNPACKED_BYTES:
-        raise UserError(f"its members have {unpacked} bytes, far more than the file, {size}")
+def _head(archive: zipfile.ZipFile) -> tuple[Meta, dict[str, Any]]:
+    """The metadata of a file, and everything in that member."""
+    content = read_json(archive, MEMBER)
+    said, version = content["meta"], content["version"]
+    if version not in range(1, VERSION + 1):
+        other = f"version {version!r}, where this ooodist reads 1 to {VERSION}"
+        raise UserError(f"{MEMBER} is of {other}; add the model anew")
+    if version == _WITH_ACCURACY:
+        accuracy = said.pop("accuracy", None)
+        said["metrics"] = {} if accuracy is None else {"accuracy": accuracy}
+    meta = yaml_dataclass.read(Meta, said, "meta")
+    check_meta(meta)
+    return meta, content
 
 
 def _entry(archive: zipfile.ZipFile) -> Entry:
-    content = _json(archive, MEMBER)
-    said = content["meta"]
-    if content["version"] == _WITH_ACCURACY:
-        accuracy = said.pop("accuracy", None)
-        said["metrics"] = {} if accuracy is None else {"accuracy": accuracy}
-    elif content["version"] != VERSION:
-        other = f"version {content['version']!r}, where this ooodist reads 1 and {VERSION}"
-        raise UserError(f"{MEMBER} is of {other}; add the model anew")
-    meta = yaml_dataclass.read(Meta, said, "meta")
-    check_meta(meta)
+    meta, head = _head(archive)
+    content = head
+    if head["version"] > _WITHOUT_OUTLINE:
+        content = read_json(archive, GRAPH_MEMBER)
     graph = read_graph(content["graph"])
+    if content is not head and head["outline"] != plain_of(outline_of(graph)):
+        raise UserError("its outline is not that of its graph; add the model anew")
     places = content["places"]
     for weight in _weights_of(graph):
         place = places.get(weight.name)
@@ -371,16 +346,6 @@ def _entry(archive: zipfile.ZipFile) -> Entry:
         answers = yaml_dataclass.read(Answers, content["answers"], "answers")
         questioning.check(answers)
     return Entry(meta, graph, places, answers)
-
-
-def _json(archive: zipfile.ZipFile, member: str) -> Any:
-    info = archive.getinfo(member)
-    most = min(MOST_JSON_BYTES, bounded_json.most_bytes(info.compress_size))
-    if info.file_size > most:
-        packed = f", packed into {info.compress_size}" if most < MOST_JSON_BYTES else ""
-        raise UserError(f"{member} has {info.file_size} bytes{packed}; it may have {most}")
-    with archive.open(info) as opened:  # read() without a size would unpack more than is declared
-        return bounded_json.loads(opened.read(info.file_size), member)
 
 
 def _numbered_anew(value: Any, numbers: dict[Any, int]) -> Any:

@@ -261,9 +261,14 @@ def packed(outline: Outline) -> bytes:
     return zlib.compress(json.dumps(plain_of(outline), separators=(",", ":")).encode(), 1)
 
 
+def json_of(content: bytes) -> bytes:
+    """The JSON, on one line, that :func:`packed` compressed."""
+    return zlib.decompress(content)
+
+
 def unpacked(content: bytes) -> Outline:
     """The outline that :func:`packed` packed."""
-    return outline_from(json.loads(zlib.decompress(content)))
+    return outline_from(json.loads(json_of(content)))
 
 
 def _row(values: tuple) -> Row:

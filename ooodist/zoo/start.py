@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,21 @@ ANY = "any"
 PROBED = 3  # models to probe; the best one becomes the parent
 MOST_DEPARTURES = 3  # to log; the result lists all of them
 
+Opened = Callable[[WarmStartConfig], contextlib.AbstractContextManager[ZooClient]]
+"""Opens the zoo that settings name, or has it open."""
+
+
+def client_of(config: WarmStartConfig, *, create: bool = False) -> ZooClient:
+    """Opens the zoo that the settings name, as :class:`ZooClient` does."""
+    token = None
+    if config.token_file is not None:
+        said = f"warm_start.token_file is {config.token_file}, which"
+        token = read_token(Path(config.token_file), said)
+    certificate = None if config.certificate is None else Path(config.certificate)
+    return ZooClient(
+        config.zoo, token=token, certificate=certificate, timeout=config.timeout, create=create
+    )
+
 
 def warm_start(
     model: keras.Model,
@@ -79,17 +94,27 @@ def warm_start(
     Raises:
         UserError: a setting is wrong, or ``required`` is true and there is no parent.
     """
-    given = yaml_dataclass.plain({"zoo": zoo} | settings)  # tags may be a tuple
+    config, engine = met({"zoo": zoo} | settings)
+    return start(model, config, engine, batches)
+
+
+def met(settings: Mapping[str, Any]) -> tuple[WarmStartConfig, Engine | None]:
+    """The settings of :func:`warm_start`, and the engine, once all ranks have called it."""
+    given = yaml_dataclass.plain(settings)  # tags may be a tuple
     config = yaml_dataclass.read_dataclass(WarmStartConfig, given, "warm_start")
     engine = engines.in_use()
     log.show(0 if engine is None else engine.rank)
     if engine is not None:
         meet(engine, "warm_start")
-    return start(model, config, engine, batches)
+    return config, engine
 
 
 def start(
-    model: keras.Model, config: WarmStartConfig, engine: Engine | None, batches: Sequence[Any]
+    model: keras.Model,
+    config: WarmStartConfig,
+    engine: Engine | None,
+    batches: Sequence[Any],
+    opened: Opened = client_of,
 ) -> WarmStart | None:
     """Does the work of :func:`warm_start`, with settings that were already read."""
     text, error = "", None
@@ -97,7 +122,7 @@ def start(
     whole = contextlib.nullcontext() if strategy is None else strategy.starting_on_rank_0()
     with whole:
         try:
-            found = on_rank_0(engine, lambda: _start(model, config, batches))
+            found = on_rank_0(engine, lambda: _start(model, config, batches, opened))
             text = "" if found is None else json.dumps(yaml_dataclass.plain(found))
         except UserError as caught:
             error = str(caught)
@@ -128,12 +153,14 @@ def go_on(model: keras.Model, start: WarmStart) -> None:
         rate.lower_at_first(model, start.lower_rate, start.ramp_steps)
 
 
-def _start(model: keras.Model, config: WarmStartConfig, batches: Sequence[Any]) -> WarmStart | None:
+def _start(
+    model: keras.Model, config: WarmStartConfig, batches: Sequence[Any], opened: Opened
+) -> WarmStart | None:
     """Runs on the rank that queries the zoo; raises UserError only if a parent is required."""
     variables = named_weights(model)
     own = {name: np.array(variable.numpy()) for name, variable in variables.items()}
     try:
-        return _from_zoo(model, own, config, batches)
+        return _from_zoo(model, own, config, batches, opened)
     except Exception as error:  # a broken zoo must not prevent training
         for name, value in own.items():
             variables[name].assign(value)
@@ -152,30 +179,19 @@ def reason_of(error: Exception) -> str:
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
 
-def client_of(config: WarmStartConfig, *, create: bool = False) -> ZooClient:
-    """Opens the zoo that the settings name, as :class:`ZooClient` does."""
-    token = None
-    if config.token_file is not None:
-        said = f"warm_start.token_file is {config.token_file}, which"
-        token = read_token(Path(config.token_file), said)
-    certificate = None if config.certificate is None else Path(config.certificate)
-    return ZooClient(
-        config.zoo, token=token, certificate=certificate, timeout=config.timeout, create=create
-    )
-
-
 def _from_zoo(
     model: keras.Model,
     own: Mapping[str, np.ndarray],
     config: WarmStartConfig,
     batches: Sequence[Any],
+    opened: Opened,
 ) -> WarmStart:
     """Warm-starts the model; if this fails, its weights may already have changed."""
     graph = graph_of(model)
     outline = outline_of(graph)
     child = prepare(outline)
     clock = _Clock()
-    with client_of(config) as client:
+    with opened(config) as client:
         wanted = Wanted(
             task="" if config.task == ANY else config.task,
             dataset="" if config.dataset == ANY else config.dataset,

@@ -91,6 +91,10 @@ class Zoo:
             which must not be used for a folder on a network drive.
         create: whether a missing folder is created, and no error.
 
+    Attributes:
+        address: as given.
+        capacity_bytes: as given.
+
     Raises:
         UserError: the folder is missing, no driver is installed for the address, or the zoo or its
             index cannot be read.
@@ -113,6 +117,11 @@ class Zoo:
         self._listed = -math.inf
         self._index = _open_index([index] if index else self._storage.index_files())
         self.refresh()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether nobody has deleted the index, or the folder with it."""
+        return self._index.file.exists()
 
     def close(self) -> None:
         """Closes the index."""
@@ -232,6 +241,11 @@ class Zoo:
         """The entry of a model, without weights. Raises UserError if it cannot be read."""
         with self._opened(model) as file:
             return entries.read(file)
+
+    def meta(self, model: str) -> Meta:
+        """The metadata of a model as its file has it now. Raises as :meth:`entry`."""
+        with self._opened(model) as file:
+            return entries.read_for_index(file)[0]
 
     def fetch(self, model: str) -> tuple[Entry, dict[str, np.ndarray]]:
         """The entry and the weights of a model; counts and raises as :meth:`open`."""

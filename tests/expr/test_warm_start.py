@@ -17,7 +17,7 @@ from ooodist.zoo.zoo import Zoo
 from tests.jobs import ROOT
 
 FOLDER = ROOT / "expr/warm_start"
-NAMES = ("tasks", "architectures", "train", "run", "report")
+NAMES = ("tasks", "architectures", "train", "run", "report", "search")
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +140,29 @@ def test_rows_of_several_processes_are_appended(
     lines = (tmp_path / "results.csv").read_text().splitlines()
     assert lines[0] == ",".join(run.COLUMNS)
     assert len(lines) == 4
+
+
+def test_a_search_is_cold_or_from_a_zoo(
+    modules: dict[str, ModuleType],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("optuna", reason="pip install optuna")
+    search = modules["search"]
+    constants = {"FILE": tmp_path / "search.csv", "TRIALS": 2, "EPOCHS": 1, "SEEDS": (1,)}
+    for name, value in constants.items():
+        monkeypatch.setattr(search, name, value)
+    for start in search.STARTS:
+        assert search.rows(1, start) == []
+        search.search(1, start)
+    cold, zoo, (longer,) = (search.rows(1, start) for start in search.STARTS)
+    assert [row["model"] for row in cold] == [row["model"] for row in zoo]
+    assert [row["epochs"] for row in cold] == ["1", "1"]
+    assert [row["epochs"] for row in zoo] == ["1", "2"]
+    assert longer["model"] == search.best(cold)["model"]
+    assert longer["epochs"] == search.best(zoo)["epochs"]
+    search.report()
+    table = capsys.readouterr().out
+    assert f"| 1 | cold | {float(search.best(cold)['accuracy']):.4f} |" in table
+    assert "| 1 | longer |" in table

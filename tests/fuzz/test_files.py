@@ -63,6 +63,7 @@ def test_checkpoints_in_parts(data: st.DataObject) -> None:
 def test_files_of_a_zoo(data: st.DataObject) -> None:
     content = data.draw(blobs(zoo_entry()))
     holds(lambda: entry.read(io.BytesIO(content)))
+    holds(lambda: entry.read_for_index(io.BytesIO(content)))
     holds(lambda: entry.read_with_weights(io.BytesIO(content)))
 
 

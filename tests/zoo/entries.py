@@ -14,9 +14,10 @@ import h5py
 import numpy as np
 
 from ooodist.transfer.graph.graph import Axis, Graph, Node, Segment, Space, Weight
-from ooodist.transfer.graph.operators import Outline, outline_of
+from ooodist.transfer.graph.operators import Outline, outline_of, plain_of
 from ooodist.util import yaml_dataclass
-from ooodist.zoo.entry import MEMBER, VERSION, WEIGHTS_MEMBER, Meta
+from ooodist.zoo.entry import VERSION, WEIGHTS_MEMBER, Meta
+from ooodist.zoo.reading.members import GRAPH_MEMBER, MEMBER
 from ooodist.zoo.storage import Storage
 from ooodist.zoo.zoo import Found, Zoo
 
@@ -58,7 +59,7 @@ def write_plain(
         meta: what is said about it.
         store: makes the HDF5 data sets; else they are of random numbers.
         members: others, or others' contents.
-        content: changes what the JSON member has.
+        content: changes what the JSON members have.
         compression: of the archive.
     """
     weights = [weight for node in graph.nodes for weight in node.weights]
@@ -73,15 +74,19 @@ def write_plain(
     said: dict[str, Any] = {
         "version": VERSION,
         "meta": yaml_dataclass.plain(meta),
+        "outline": plain_of(outline_of(graph)),
         "graph": yaml_dataclass.plain(graph),
         "places": {weight.name: weight.name for weight in weights},
     }
     if content is not None:
         content(said)
+    parts = ("graph", "places", "answers") if said.get("version") == VERSION else ()
+    apart = {key: said.pop(key) for key in parts if key in said}
     contents = {
         "metadata.json": b"{}",
         "config.json": b"{}",
         WEIGHTS_MEMBER: hdf5.getvalue(),
+        GRAPH_MEMBER: json.dumps(apart).encode(),
         MEMBER: json.dumps(said).encode(),
     } | (members or {})
     with zipfile.ZipFile(file, "w", compression) as archive:

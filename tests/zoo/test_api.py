@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import shutil
+import signal
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +19,17 @@ from keras import layers
 
 import ooodist
 from ooodist import engines
+from ooodist.config.warm_start import WarmStartConfig
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.transfer import provenance
+from ooodist.zoo import api
+from ooodist.zoo.service.client import ZooClient
 from ooodist.zoo.service.server import serve
 from ooodist.zoo.zoo import Zoo
 from tests.pipeline.jobs import run_python
 from tests.ranks_in_threads import on_ranks
+from tests.zoo.entries import Adder
 from tests.zoo.serving import ANNA, TOKENS
 from tests.zoo.starts import (
     SAME,
@@ -34,6 +44,20 @@ from tests.zoo.starts import (
 )
 
 X, Y = stripes(64, seed=7)
+
+
+@pytest.fixture
+def openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses of the zoos that are opened."""
+    found: list[str] = []
+    opening = api.client_of
+
+    def client_of(config: WarmStartConfig, *, create: bool = False) -> ZooClient:
+        found.append(config.zoo)
+        return opening(config, create=create)
+
+    monkeypatch.setattr(api, "client_of", client_of)
+    return found
 
 
 @pytest.fixture(params=["folder", "service"])
@@ -82,6 +106,74 @@ def test_the_metric_that_decides_can_be_chosen(zoo: ooodist.Zoo) -> None:
             metrics = {"accuracy": accuracy, "auc": auc}
             zoo.register(model, metrics, name=name, task=f"by {judge}", judged_by=judge)
         assert zoo.query(model, task=f"by {judge}")[0].meta.name == best
+
+
+def test_it_stays_open_and_shows_what_others_change(
+    zoo: ooodist.Zoo, tmp_path: Path, openings: list[str], add: Adder
+) -> None:
+    own = zoo.register(network(), {}, task="t")
+    assert [each.id for each in zoo.query(network(), count=9)] == [own]
+    with Zoo(tmp_path / "zoo") as models:
+        other = add(models, [4, 8], op="Conv2D")
+        assert {each.id for each in zoo.query(network(), count=9)} == {own, other}
+        models.evict(own)
+        assert [each.id for each in zoo.query(network(), count=9)] == [other]
+    assert zoo.warm_start(network(), task="none") is None
+    start = zoo.warm_start(network(), required=True, least_score=0)
+    assert start is not None
+    assert start.parent == other
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: zoo.query(network(), count=9), range(8)))
+    assert {each.id for some in found for each in some} == {other}
+    assert len(openings) == 1
+    zoo.close()
+    zoo.close()
+    assert len(zoo.query(network())) == 1
+    assert len(openings) == 2
+
+
+def test_a_copy_for_another_process_opens_it_itself(zoo: ooodist.Zoo, openings: list[str]) -> None:
+    model = network()
+    added = zoo.register(model, {})
+    assert [each.id for each in pickle.loads(pickle.dumps(zoo)).query(model)] == [added]
+    if ":" in openings[0]:
+        return  # gRPC itself cannot go on in a fork
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        found = [each.id for each in zoo.query(model)]
+        os._exit(0 if found == [added] and len(openings) == 3 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [each.id for each in zoo.query(model)] == [added]
+    assert len(openings) == 2
+
+
+def test_a_folder_that_is_deleted_is_missed_and_made_again(tmp_path: Path) -> None:
+    zoo = ooodist.Zoo(tmp_path / "zoo")
+    zoo.register(network(), {})
+    shutil.rmtree(tmp_path / "zoo")
+    with pytest.raises(UserError, match="there is no zoo"):
+        zoo.query(network())
+    added = zoo.register(network(7), {})
+    assert [each.id for each in zoo.query(network(), count=9)] == [added]
+
+
+def test_a_service_is_found_again_a_second_after_an_outage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OOODIST_ZOO_TOKEN", ANNA)
+    with Zoo(tmp_path / "zoo") as models:
+        with serve(models, "127.0.0.1:0", tokens=TOKENS) as service:
+            zoo = ooodist.Zoo(service.address)
+            added = zoo.register(network(), {})
+        end = time.monotonic() + 7
+        while time.monotonic() < end:  # by default, gRPC would next try after two or three more
+            with pytest.raises(UserError, match="cannot be reached"):
+                zoo.query(network())
+            time.sleep(0.2)
+        with serve(models, service.address, tokens=TOKENS):
+            time.sleep(1.5)
+            assert [each.id for each in zoo.query(network())] == [added]
 
 
 class Scaled(layers.Layer):

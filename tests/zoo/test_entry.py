@@ -18,8 +18,17 @@ from keras import layers
 from ooodist.errors import UserError
 from ooodist.transfer.graph.graph import Axis, Graph, Node, Weight
 from ooodist.transfer.graph.keras_graph import graph_of
+from ooodist.transfer.graph.operators import outline_of
 from ooodist.util import yaml_dataclass
-from ooodist.zoo.entry import Meta, check, check_meta, read, read_with_weights, write
+from ooodist.zoo.entry import (
+    Meta,
+    check,
+    check_meta,
+    read,
+    read_for_index,
+    read_with_weights,
+    write,
+)
 from ooodist.zoo.zoo import Zoo
 from tests.zoo.entries import META, chain, write_plain
 
@@ -79,6 +88,12 @@ def test_weights_with_equal_values_are_read_too(tmp_path: Path) -> None:
     _, weights = read_with_weights(tmp_path / "a.keras")
     assert len(weights) == 10
     assert all((value == 1).all() for value in weights.values())
+
+
+def test_an_index_gets_what_the_whole_file_has(saved: tuple[Path, keras.Model]) -> None:
+    file, model = saved
+    assert read_for_index(file) == (META, outline_of(graph_of(model)))
+    assert check(file).outline == outline_of(graph_of(model))
 
 
 def test_keras_opens_the_file_without_ooodist(saved: tuple[Path, keras.Model]) -> None:
@@ -221,6 +236,18 @@ def test_a_file_of_an_earlier_version_has_an_accuracy(
     assert check(tmp_path / "a.keras").meta == replace(META, metrics=metrics)
     with Zoo(tmp_path) as zoo:
         assert zoo.list()[0].meta.metrics == metrics
+
+
+def test_a_file_of_an_earlier_version_has_no_outline(tmp_path: Path) -> None:
+    def content(said: dict[str, Any]) -> None:
+        said["version"] = 2
+        del said["outline"]
+
+    file, graph = tmp_path / "a.keras", chain([2, 3])
+    write_plain(file, graph, content=content)
+    assert read(file).graph == graph
+    assert read_for_index(file) == (META, outline_of(graph))
+    assert check(file).outline == outline_of(graph)
 
 
 def test_a_wrong_accuracy_of_an_earlier_version_is_refused(tmp_path: Path) -> None:

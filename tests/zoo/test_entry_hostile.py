@@ -19,9 +19,11 @@ import numpy as np
 import pytest
 
 from ooodist.errors import UserError
-from ooodist.zoo import entry as module
-from ooodist.zoo.entry import MEMBER, WEIGHTS_MEMBER, check, read
+from ooodist.transfer.graph.operators import outline_of, plain_of
+from ooodist.zoo.entry import WEIGHTS_MEMBER, check, read, read_for_index
 from ooodist.zoo.reading import bounded_json
+from ooodist.zoo.reading import members as module
+from ooodist.zoo.reading.members import MEMBER
 from tests.zoo.entries import chain, write_plain
 
 
@@ -41,10 +43,12 @@ def without(text: bytes) -> Callable[[bytes], Any]:
 
 
 WRONG_JSON: list[tuple[Callable[[dict[str, Any]], None], str]] = [
-    (changed(version=3), "is of version 3, where this ooodist reads 1 and 2"),
+    (changed(version=4), "is of version 4, where this ooodist reads 1 to 3"),
     (changed(version=None), "is of version None"),
     (lambda content: content.pop("version"), "'version'"),
     (lambda content: content.pop("graph"), "'graph'"),
+    (lambda content: content.pop("outline"), "'outline'"),
+    (lambda content: content["outline"].pop(), "its outline is not that of its graph"),
     (changed(places={}), "weight layer1/kernel has no place"),
     (changed(places=None), "cannot be read or is damaged"),
     (changed(places={"layer1/kernel": 3, "layer1/bias": "layer1/bias"}), "has no place"),
@@ -104,7 +108,7 @@ def test_a_config_that_is_no_json_is_found_by_the_check(text: bytes, tmp_path: P
         check(tmp_path / "a.keras")
 
 
-@pytest.mark.parametrize("name", module.REQUIRED_MEMBERS)
+@pytest.mark.parametrize("name", module.MEMBERS)
 def test_a_file_without_one_of_the_members_is_refused(name: str, tmp_path: Path) -> None:
     write_plain(tmp_path / "a.keras", chain([2, 3]))
     with (
@@ -116,6 +120,26 @@ def test_a_file_without_one_of_the_members_is_refused(name: str, tmp_path: Path)
                 part.writestr(member, whole.read(member))
     with pytest.raises(UserError, match=f"it has no member {name}"):
         read(tmp_path / "b.keras")
+
+
+@pytest.mark.parametrize(
+    "outline",
+    [None, 3, [], [["Dense", [0], []]], [["Input", [], [[0]]]], [["x" * 1001, [], []]], [[]]],
+)
+def test_an_outline_that_is_none_is_refused(outline: Any, tmp_path: Path) -> None:
+    write_plain(tmp_path / "a.keras", chain([2, 3]), content=changed(outline=outline))
+    for reading in (read_for_index, read, check):
+        with pytest.raises(UserError, match=r"model file .*a\.keras"):
+            reading(tmp_path / "a.keras")
+
+
+def test_an_outline_of_another_model_is_found_by_whoever_reads_the_graph(tmp_path: Path) -> None:
+    other = plain_of(outline_of(chain([2, 4])))
+    write_plain(tmp_path / "a.keras", chain([2, 3]), content=changed(outline=other))
+    assert read_for_index(tmp_path / "a.keras")[1] == outline_of(chain([2, 4]))
+    for reading in (read, check):
+        with pytest.raises(UserError, match="its outline is not that of its graph"):
+            reading(tmp_path / "a.keras")
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")

@@ -16,9 +16,10 @@ import fsspec
 import pytest
 
 from ooodist.errors import UserError
+from ooodist.transfer.graph.operators import Outline
 from ooodist.zoo import entry as entries
 from ooodist.zoo import summary
-from ooodist.zoo.entry import Entry, Meta
+from ooodist.zoo.entry import Meta
 from ooodist.zoo.storage import SUMMARY_NAME
 from ooodist.zoo.zoo import Wanted, Zoo
 from tests.zoo.entries import Adder, chain, ids, outline, write_plain
@@ -30,13 +31,13 @@ MODELS = summary.LEAST_NEW
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the models whose files are read."""
     names: list[str] = []
-    read = entries.read
+    read = entries.read_for_index
 
-    def reading(source: Any) -> Entry:
+    def reading(source: Any) -> tuple[Meta, Outline]:
         names.append(Path(source.path if hasattr(source, "path") else source.name).stem)
         return read(source)
 
-    monkeypatch.setattr(entries, "read", reading)
+    monkeypatch.setattr(entries, "read_for_index", reading)
     return names
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from ooodist.errors import UserError
 
 MOST_VALUES = 2_000_000  # of a file; a DenseNet of 201 layers has 150,000
+MOST_TEXT = 1000  # characters in a text
 MOST_RATIO = 100  # by which content may be compressed; graphs of real models: 10 to 30
 FREE_BYTES = 4 * 2**20  # of content that may be compressed by any ratio, such as a table of zeros
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import Operator, Outline
-from ooodist.zoo.entry import MOST_TEXT
+from ooodist.zoo.reading.bounded_json import MOST_TEXT
 from ooodist.zoo.reading.graph_json import MOST_NODES, MOST_SIZE
 
 MOST_WEIGHTS = 64  # per operator

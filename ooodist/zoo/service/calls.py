@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import grpc
 
 from ooodist.errors import UserError
-from ooodist.zoo.entry import Entry
+from ooodist.zoo.entry import Meta
 from ooodist.zoo.service import checking, messages, zoo_pb2
 from ooodist.zoo.service.guard import Caller, RefusedError
 from ooodist.zoo.service.limits import Limits, Places, Turns
@@ -59,8 +59,8 @@ class Calls:
         """Sends the file of a model."""
         model = context.next(request_iterator).id
         with self._turns.of(context.user):
-            entry = self._entry(model)
-        if not may_use(entry.meta, context.user):
+            meta = self._meta(model)
+        if not may_use(meta, context.user):
             raise _no_model(model)  # hides even that it exists
         with self._zoo.open(model) as file:
             size = self._zoo.size(model)
@@ -124,15 +124,25 @@ class Calls:
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"{context.user} may not evict models; ask one of the service's admins",
             )
-        self._entry(model)
+        self._meta(model)
         self._zoo.evict(model)
         logger.info("%s evicted model %s", context.user, model)
         yield zoo_pb2.EvictResponse()
 
-    def _entry(self, model: str) -> Entry:
+    def Check(
+        self, request_iterator: Iterator[zoo_pb2.HealthCheckRequest], context: Caller
+    ) -> Iterator[zoo_pb2.HealthCheckResponse]:
+        """Tells whether the service can be used, as far as that takes no time."""
+        service = context.next(request_iterator).service
+        if service not in ("", messages.SERVICE):
+            raise RefusedError(grpc.StatusCode.NOT_FOUND, f"only {messages.SERVICE} is served")
+        status = zoo_pb2.SERVING if self._zoo.is_there else zoo_pb2.NOT_SERVING
+        yield zoo_pb2.HealthCheckResponse(status=status)
+
+    def _meta(self, model: str) -> Meta:
         try:
             if _ID.fullmatch(model):
-                return self._zoo.entry(model)
+                return self._zoo.meta(model)
         except UserError:
             pass
         raise _no_model(model)

@@ -116,6 +116,11 @@ class ZooClient:
         """Removes a model; a service requires an admin. Raises as ``find``."""
         self._zoo.evict(model)
 
+    @property
+    def is_there(self) -> bool:
+        """Whether nobody has deleted an open zoo; of a service, its calls tell."""
+        return not isinstance(self._zoo, Zoo) or self._zoo.is_there
+
     def close(self) -> None:
         """Closes the zoo or the connection; no more calls are possible."""
         self._zoo.close()

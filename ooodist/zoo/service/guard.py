@@ -1,6 +1,7 @@
 """Authentication, limits and error reporting for all calls of the zoo's service.
 
-Each call needs a token, which identifies the user; nothing else that a client claims is believed.
+Each call but the health check needs a token, which identifies the user; nothing else that a client
+claims is believed. Those who check the health count as one user.
 To gRPC all calls are streams: it delivers messages one at a time, so the token is checked before
 any message is awaited, and a silent client does not keep a thread forever.
 """
@@ -25,6 +26,7 @@ from ooodist.zoo.full_disk import is_disk_full
 from ooodist.zoo.service import messages
 from ooodist.zoo.service.idle_timeout import IdleTimeout
 from ooodist.zoo.service.limits import BusyError, Limits, Places, request_bytes
+from ooodist.zoo.service.rpc import HEALTH_CHECK
 from ooodist.zoo.service.tokens import Tokens
 
 T = TypeVar("T")
@@ -93,22 +95,26 @@ class Guard(grpc.ServerInterceptor):
         handler = continuation(handler_call_details)
         if handler is None:
             return None
-        most = request_bytes(handler_call_details.method.rpartition("/")[2])
+        method = handler_call_details.method
+        most = request_bytes(method.rpartition("/")[2])
         # No deserializer: gRPC would report a damaged message as an error of the service.
         return grpc.stream_stream_rpc_method_handler(
-            partial(self._answer, handler, most), response_serializer=handler.response_serializer
+            partial(self._answer, handler, most, method == HEALTH_CHECK),
+            response_serializer=handler.response_serializer,
         )
 
     def _answer(
         self,
         handler: grpc.RpcMethodHandler,
         most: int,
+        is_health_check: bool,
         arriving: Iterator[bytes],
         context: grpc.ServicerContext,
     ) -> Iterator[Message]:
         try:
             given = dict(context.invocation_metadata()).get("authorization", "")
-            caller = Caller(self._user(given), context.cancel, self._limits.timeout)
+            user = HEALTH_CHECK if is_health_check else self._user(given)
+            caller = Caller(user, context.cancel, self._limits.timeout)
             parse = handler.request_deserializer
             requests = (messages.parsed(parse, message, most) for message in arriving)
             with self._places.taken_by(caller.user):

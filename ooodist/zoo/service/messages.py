@@ -16,8 +16,9 @@ from google.protobuf.message import DecodeError
 
 from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import Outline
-from ooodist.zoo.entry import MOST_TEXT, Meta, check_meta
+from ooodist.zoo.entry import Meta, check_meta
 from ooodist.zoo.reading import outline_json
+from ooodist.zoo.reading.bounded_json import MOST_TEXT
 from ooodist.zoo.service import zoo_pb2
 from ooodist.zoo.service.limits import CHUNK_BYTES, request_bytes
 from ooodist.zoo.zoo import Found, Row, Wanted

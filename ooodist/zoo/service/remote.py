@@ -55,7 +55,10 @@ class Remote:
         self._address = address
         self._token = token
         self._timeout = timeout
-        options = [("grpc.max_receive_message_length", MESSAGE_BYTES)]
+        options = [
+            ("grpc.max_receive_message_length", MESSAGE_BYTES),
+            ("grpc.max_reconnect_backoff_ms", 1000),  # by default two minutes, after an outage
+        ]
         if certificate is not None:
             self._channel = grpc.secure_channel(address, _credentials(certificate), options)
         elif is_loopback(host):

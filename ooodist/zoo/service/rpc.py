@@ -20,6 +20,9 @@ CALLS: dict[str, tuple[Any, Any]] = {
 }
 """For each call, the messages that are asked and answered."""
 
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+"""The standard health check of gRPC, which launchers and load balancers call."""
+
 
 def caller(
     channel: grpc.Channel, name: str, read: Callable[[bytes], Any] | None = None
@@ -38,12 +41,15 @@ def caller(
     return call
 
 
-def handler(calls: object) -> grpc.GenericRpcHandler:
+def handlers(calls: object) -> list[grpc.GenericRpcHandler]:
     """Makes what handles each call by the method of that name, of (requests, context)."""
-    methods = {
-        name: grpc.stream_stream_rpc_method_handler(
+    known = {f"/{messages.SERVICE}/{name}": kinds for name, kinds in CALLS.items()}
+    known[HEALTH_CHECK] = zoo_pb2.HealthCheckRequest, zoo_pb2.HealthCheckResponse
+    made = []
+    for path, (asked, answered) in known.items():
+        _, service, name = path.split("/")
+        handler = grpc.stream_stream_rpc_method_handler(
             getattr(calls, name), asked.FromString, answered.SerializeToString
         )
-        for name, (asked, answered) in CALLS.items()
-    }
-    return grpc.method_handlers_generic_handler(messages.SERVICE, methods)
+        made.append(grpc.method_handlers_generic_handler(service, {name: handler}))
+    return made

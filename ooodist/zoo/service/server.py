@@ -25,7 +25,7 @@ from ooodist.zoo.service.addresses import host_of, is_loopback
 from ooodist.zoo.service.calls import Calls
 from ooodist.zoo.service.guard import Guard
 from ooodist.zoo.service.limits import MESSAGE_BYTES, Limits
-from ooodist.zoo.service.rpc import handler
+from ooodist.zoo.service.rpc import handlers
 from ooodist.zoo.service.tokens import Tokens, check_private, check_tokens, read_tokens
 from ooodist.zoo.zoo import Zoo
 
@@ -106,7 +106,7 @@ def serve(
         ],
         maximum_concurrent_rpcs=2 * limits.calls,  # some of them wait to be refused
     )
-    server.add_generic_rpc_handlers([handler(Calls(zoo, known, limits))])
+    server.add_generic_rpc_handlers(handlers(Calls(zoo, known, limits)))
     try:
         port = server.add_secure_port(address, tls) if tls else server.add_insecure_port(address)
     except RuntimeError as error:

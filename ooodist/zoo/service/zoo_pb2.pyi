@@ -1,10 +1,20 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class ServingStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    UNKNOWN: _ClassVar[ServingStatus]
+    SERVING: _ClassVar[ServingStatus]
+    NOT_SERVING: _ClassVar[ServingStatus]
+UNKNOWN: ServingStatus
+SERVING: ServingStatus
+NOT_SERVING: ServingStatus
 
 class Meta(_message.Message):
     __slots__ = ("name", "task", "dataset", "tags", "access", "parent", "metrics", "judged_by")
@@ -144,3 +154,15 @@ class EvictRequest(_message.Message):
 class EvictResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class HealthCheckRequest(_message.Message):
+    __slots__ = ("service",)
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    def __init__(self, service: _Optional[str] = ...) -> None: ...
+
+class HealthCheckResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: ServingStatus
+    def __init__(self, status: _Optional[_Union[ServingStatus, str]] = ...) -> None: ...

@@ -19,7 +19,8 @@ from ooodist.errors import UserError
 from ooodist.transfer import answers as questioning
 from ooodist.transfer.answers import KEPT, SAME, Answer, Answers, Question, ask
 from ooodist.transfer.graph.keras_graph import graph_of
-from ooodist.zoo.entry import MEMBER, Meta, read, write
+from ooodist.zoo.entry import Meta, read, write
+from ooodist.zoo.reading.members import GRAPH_MEMBER
 from tests.transfer.models import (
     WIDER,
     bert,
@@ -281,10 +282,10 @@ def test_answers_in_a_file_are_checked(changes: dict[str, Any], tmp_path: Path) 
     with zipfile.ZipFile(file) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     for given, is_good in ((GOOD, True), (GOOD | changes, False)):
-        content = json.loads(members[MEMBER]) | {"answers": given}
+        content = json.loads(members[GRAPH_MEMBER]) | {"answers": given}
         with zipfile.ZipFile(file, "w") as archive:
             for name, value in members.items():
-                text = json.dumps(content).encode() if name == MEMBER else value
+                text = json.dumps(content).encode() if name == GRAPH_MEMBER else value
                 archive.writestr(name, text)
         if is_good:
             assert read(file).answers == Answers(

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
-from ooodist.zoo import entry
-from ooodist.zoo.entry import Meta
+from ooodist.zoo.entry import WEIGHTS_MEMBER, Meta
+from ooodist.zoo.reading import members
 from ooodist.zoo.service import zoo_pb2
 from ooodist.zoo.service.server import Service, serve
 from ooodist.zoo.zoo import Row, Zoo
@@ -146,17 +146,17 @@ class TestHostileClients:
     )
     def test_a_hostile_model_is_refused(self, one_service: Service, new: bytes, kind: str) -> None:
         def changed(name: str, content: bytes) -> bytes:
-            if name == entry.MEMBER:
-                if kind == "wrong shapes":
-                    return content.replace(b'"size":9', b'"size":1000000000')
+            if name == members.GRAPH_MEMBER and kind == "wrong shapes":
+                return content.replace(b'"size":9', b'"size":1000000000')
+            if name == members.MEMBER:
                 if kind == "deep JSON":
                     return b"[" * 2**20 + b"]" * 2**20
                 if kind == "huge JSON":
-                    return b" " * (entry.MOST_JSON_BYTES + 1) + content
+                    return b" " * (members.MOST_JSON_BYTES + 1) + content
                 if kind == "NaN":
                     return content.replace(b'"metrics":{}', b'"metrics":{"loss":NaN}')
             if kind == "bomb" and name == "config.json":
-                return bytes(2 * entry.MOST_UNPACKED_BYTES)
+                return bytes(2 * members.MOST_UNPACKED_BYTES)
             return content
 
         hostile = io.BytesIO()
@@ -165,7 +165,7 @@ class TestHostileClients:
             zipfile.ZipFile(hostile, "w", zipfile.ZIP_DEFLATED) as archive,
         ):
             for name in old.namelist():
-                if not (kind == "no weights" and name == entry.WEIGHTS_MEMBER):
+                if not (kind == "no weights" and name == WEIGHTS_MEMBER):
                     archive.writestr(name, changed(name, old.read(name)))
             if kind == "path":
                 archive.writestr("../../../tmp/evil", b"evil")

@@ -53,7 +53,8 @@ def _fields(body: str) -> set[Field]:
 
 
 def _field(field: FieldDescriptor) -> Field:
-    kind = field.message_type.name if field.message_type else CPP_TYPES[field.type]
+    named = field.message_type or field.enum_type
+    kind = named.name if named else CPP_TYPES[field.type]
     if field.message_type and field.message_type.GetOptions().map_entry:
         of = [CPP_TYPES[each.type] for each in field.message_type.fields]
         kind = f"map<{', '.join(of)}>"
