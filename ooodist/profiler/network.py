@@ -64,8 +64,8 @@ def measure_network(
     timer = ExchangeTimer(engine, _credit_of_plans(engine) if for_plans else engine.max_credit)
     smallest = _slowest(engine, timer.one_by_one, TINY_BYTES, 1)
     first = _slowest(engine, timer.one_by_one, FIRST_BYTES, 1)
-    per_byte = max(first - smallest, 1e-6) / FIRST_BYTES
-    largest = _fitting_bytes(engine, 1 / per_byte)
+    largest = _fitting_bytes(engine, FIRST_BYTES / max(first - smallest, 1e-6))
+    per_byte = max(0.0, _slowest(engine, timer.one_by_one, largest, 1) - smallest) / largest
     products = _slowest(engine, timer.beside_products, FIRST_PRODUCTS, TINY_BYTES, 0)
     product = products / FIRST_PRODUCTS
     cores, sharing = _cores(engine)
