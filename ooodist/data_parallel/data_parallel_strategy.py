@@ -113,12 +113,18 @@ class DataParallel(Strategy):
             planned_for(self.training.to_find, costs, network, limits, model, self.engine)
         )
 
-    def profile(self, batch: Batch, traced: StepToMeasure | None = None) -> Profile:
+    def profile(
+        self,
+        batch: Batch,
+        traced: StepToMeasure | None = None,
+        step_seconds: float | None = None,
+    ) -> Profile:
         """Measures the model, which stays as it is, and the network; all ranks call it.
 
         Args:
             batch: one batch as the training data yields it.
             traced: the model's step, if it was traced before.
+            step_seconds: what a step takes now, by default; None: it has not been trained.
         """
         self.flush()
         profile = profile_of(
@@ -129,6 +135,7 @@ class DataParallel(Strategy):
             accumulate=self.accumulate,
             low_rank=self.low_rank is not None,
             traced=traced,
+            step_seconds=step_seconds,
         )
         return as_exchanged(profile, self.backward.exchange.rows)
 

@@ -45,8 +45,8 @@ from ooodist.trainer.watchdog import expect_longer, expect_usual
 
 logger = logging.getLogger("ooodist")
 
-MEASURED_STEPS = 60  # steps that profiling takes
-NETWORK_SECONDS = 40.0  # time that measuring the network takes
+MEASURED_STEPS = 20  # steps that profiling takes
+NETWORK_SECONDS = 5.0  # time that measuring the network takes
 TRACED_STEPS = 10  # one for measuring, and those of the plans that are tried
 SHARE_OF_WAITING = 0.1  # that planning may take where fewer bytes may save most of it
 
@@ -57,8 +57,11 @@ class PlannedTraining(live.LiveTraining, Protocol):
     def is_profile_kept(self) -> bool:
         """Whether rank 0 seems to have a stored profile of the job."""
 
-    def profile(self, batch: Batch) -> Profile:
-        """Measures the job's costs; all ranks must call it. Raises UserError on all ranks."""
+    def profile(self, batch: Batch, *, step_seconds: float) -> Profile:
+        """Measures the job's costs; all ranks must call it. Raises UserError on all ranks.
+
+        A stored profile counts only if a step has taken about ``step_seconds`` then, too.
+        """
 
     def limits(self) -> Limits:
         """The limits of the search for plans."""
@@ -149,7 +152,8 @@ class LivePlanning(LiveTrial[Found]):
         began = time.perf_counter()
         self._next, self._job.is_trying = self._usual.run, False
         try:
-            profile = self._job.profile(batch)
+            step_seconds = self._batch_seconds * self._accumulate
+            profile = self._job.profile(batch, step_seconds=step_seconds)
         except UserError as error:
             logger.warning("planned: nothing can be planned, so the default stays: %s", error)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ooodist.config import job as job_file
@@ -22,6 +22,7 @@ from ooodist.planner.pipeline.layer_costs import LayerCost, merged
 from ooodist.profiler.storage import Profile, profile_of
 from ooodist.report.still_running import still_running
 from ooodist.settings.sections import ExchangeConfig, OrderConfig
+from ooodist.step.optimizer import needs_all_gradients
 
 logger = logging.getLogger("ooodist")
 
@@ -39,6 +40,21 @@ class Measured:
     title: str
     profile: Profile
     limits: Limits
+
+
+@dataclass
+class MeasuredLayers:
+    """The measurements that planning a pipeline needs.
+
+    Attributes:
+        model: the name of the model; empty if building it has failed.
+        has_barrier: whether its optimizer makes the ranks of a pipeline wait for each other.
+        layers: the layers' costs, by the number of micro-batches.
+    """
+
+    model: str = ""
+    has_barrier: bool = False
+    layers: dict[int, tuple[LayerCost, ...]] = field(default_factory=dict)
 
 
 def run(config: Config, output: Path) -> tuple[int, Measured | None]:
@@ -67,8 +83,8 @@ def run(config: Config, output: Path) -> tuple[int, Measured | None]:
 
 def measure_layers_of(
     config: Config, split: Sequence[str] | None, numbers: Sequence[int], output: Path
-) -> tuple[int, str, dict[int, tuple[LayerCost, ...]]]:
-    """Measures layers; returns the exit code, the model's name, and the layers' costs.
+) -> tuple[int, MeasuredLayers]:
+    """Measures layers; returns the exit code and what was measured.
 
     Args:
         config: a job for one process.
@@ -76,23 +92,22 @@ def measure_layers_of(
         numbers: numbers of micro-batches; the layers are measured, and returned, for each.
         output: the folder that will be written, which is checked first.
     """
-    model_names: list[str] = []
-    measured: dict[int, tuple[LayerCost, ...]] = {}
+    measured = MeasuredLayers()
 
     def work(engine: Engine) -> None:
         check_writable(output)
         data, _, model = load_and_build(config, engine)
         batch = next(iter(data.train))
-        model_names.append(model.name)
+        measured.model = model.name
+        measured.has_barrier = needs_all_gradients(model.optimizer, skips=config.on_nan == "skip")
         parts = None if split is None else parts_of_split(calls_of(model), split)
         for number in numbers:
             logger.info("measuring the layers of %s for m=%d", model.name, number)
             with still_running("measuring the layers"):
                 layers = measure_layers(model, batch, number)
-            measured[number] = layers if parts is None else merged(layers, parts)
+            measured.layers[number] = layers if parts is None else merged(layers, parts)
 
-    code = on_all_ranks(config, work)
-    return code, "".join(model_names), measured
+    return on_all_ranks(config, work), measured
 
 
 def _measure(config: Config, engine: Engine, output: Path) -> Measured:

@@ -134,15 +134,17 @@ def plan_job(options: argparse.Namespace, config: Config) -> tuple[int, str]:
     # Imported late, because it imports TensorFlow, which takes seconds.
     from ooodist.job import measurement
 
-    code, name, measured = measurement.measure_layers_of(
+    code, measured = measurement.measure_layers_of(
         config, parallel.split, [1] if size else numbers, output
     )
     if code:
         return code, ""
+    described = replace(described, has_barrier=measured.has_barrier)
     costs = {
-        number: replace(described, layers=measured[1 if size else number]) for number in numbers
+        number: replace(described, layers=measured.layers[1 if size else number])
+        for number in numbers
     }
-    subject = PipelineSubject(f"{name}, batch {samples}", costs, batches, hosts)
+    subject = PipelineSubject(f"{measured.model}, batch {samples}", costs, batches, hosts)
     return 0, _plan(subject, settings, names, output)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import statistics
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -36,9 +37,10 @@ from ooodist.step.sending.rows import row_bytes
 
 logger = logging.getLogger("ooodist")
 
-WARM_UP_STEPS = 3  # libraries tune themselves in the first ones
-ROUNDS = 3  # each of timed steps, then recorded ones
-MOST_SECONDS = 10.0  # for recorded steps (timed ones take twice that); at least one a round
+ROUNDS = 2  # at least, unless steps agree: each of timed steps, recorded ones and timed ones
+ROUND_SECONDS = 2.5  # that a round takes; at least two steps of it are recorded
+MOST_SECONDS = 8.0  # in which rounds begin
+STEADY = 0.05  # the median of timed steps that agree is by this share above the undisturbed ones
 
 
 def measure_step(traced: StepToMeasure, *, steps: int = 12) -> StepCosts:
@@ -46,7 +48,8 @@ def measure_step(traced: StepToMeasure, *, steps: int = 12) -> StepCosts:
 
     Args:
         traced: the step.
-        steps: how many steps are recorded (twice as many are timed); fewer if they take long.
+        steps: how many steps are recorded at most (and about as many timed); fewer if they take
+            long, or if they agree.
 
     Raises:
         UserError: TensorFlow's profiler is in use.
@@ -83,25 +86,29 @@ def measure_owners(traced: StepToMeasure, *, steps: int = 12) -> MeasuredOwners:
     """Measures how long the ops of each owner take; see :func:`measure_step`."""
     with preserved(traced.variables):
         first_seconds = traced.run()
-        warm_seconds = [traced.run() for _ in range(WARM_UP_STEPS)][-1]
-        calls = max(1, min(steps, int(MOST_SECONDS / warm_seconds)) // ROUNDS)
+        warm_seconds = traced.run()
+        calls = min(-(-steps // ROUNDS), max(2, int(ROUND_SECONDS / (2 * warm_seconds))))
+        half = (calls + 1) // 2
         timed: list[float] = []
         recorded: list[_RecordedCall] = []
-        # Alternately, so that changes of the machine's speed affect both.
-        for _ in range(ROUNDS):
-            timed += [traced.run() for _ in range(2 * calls)]
+        began = time.perf_counter()
+        while len(recorded) < steps and time.perf_counter() - began < MOST_SECONDS:
+            # Before and after, so that changes of the machine's speed affect both.
+            timed += [traced.run() for _ in range(half)]
             recorded += _record(traced, calls)
+            timed += [traced.run() for _ in range(half)]
+            if statistics.median(timed) <= (1 + STEADY) * undisturbed(timed):
+                break
     call_seconds = undisturbed(timed)
     owners = dict.fromkeys(owner for call in recorded for owner in call.seconds)
-    medians = {
-        owner: statistics.median(call.seconds.get(owner, 0.0) for call in recorded)
-        for owner in owners
+    seconds = {
+        owner: undisturbed([call.seconds.get(owner, 0.0) for call in recorded]) for owner in owners
     }
     # The work is the same each time: a longer call has waited for other processes.
     outside = min(call.outside for call in recorded)
     # For a tiny step, the time outside is longer under the profiler than the whole call without.
-    launch_seconds = min(outside, call_seconds * outside / (outside + sum(medians.values())))
-    scale = (call_seconds - launch_seconds) / sum(medians.values())
+    launch_seconds = min(outside, call_seconds * outside / (outside + sum(seconds.values())))
+    scale = (call_seconds - launch_seconds) / sum(seconds.values())
     logger.debug(
         "profile: a step takes %.2f ms (median of all %.2f), %.2f ms of it the start of the call; "
         "recorded seconds count %.3f times",
@@ -111,7 +118,7 @@ def measure_owners(traced: StepToMeasure, *, steps: int = 12) -> MeasuredOwners:
         scale,
     )
     return MeasuredOwners(
-        {owner: scale * recorded for owner, recorded in medians.items()},
+        {owner: scale * own for owner, own in seconds.items()},
         launch_seconds,
         max(0.0, first_seconds - call_seconds),
     )

@@ -50,7 +50,7 @@ class Conditions:
         optimizer: the class name of the optimizer.
         engine, workers: name of the engine, and how many workers exchange with it.
         machine: the machine of rank 0.
-        versions: versions of the libraries that do the work.
+        versions: versions of the libraries that do the work; a traced step does not call NumPy.
     """
 
     model: str
@@ -86,7 +86,7 @@ def present_conditions(model: keras.Model, traced: StepToMeasure, engine: Engine
         engine=engine.name,
         workers=engine.size,
         machine=_machine(),
-        versions=_versions_with(engine.name),
+        versions=_versions_of_step(engine.name),
     )
 
 
@@ -126,6 +126,8 @@ def versions() -> dict[str, str]:
     }
 
 
-def _versions_with(engine: str) -> dict[str, str]:
+def _versions_of_step(engine: str) -> dict[str, str]:
     package = find(engine).package
-    return versions() | ({} if package is None else {package: version(package)})
+    found = versions() | ({} if package is None else {package: version(package)})
+    del found["numpy"]
+    return found

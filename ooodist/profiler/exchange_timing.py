@@ -19,7 +19,7 @@ from ooodist.engines.base import Engine
 from ooodist.step.exchange import GradientExchange
 
 ITEM_BYTES = 4  # gradients are float32
-MOST_TRACED = 32  # exchanges of a function that runs beside calls: each takes 10 ms to trace
+MOST_TRACED = 8  # exchanges of a function that runs beside calls: each takes 10 ms to trace
 
 
 class ExchangeTimer:

@@ -29,6 +29,7 @@ class Profile:
         conditions: the conditions under which it was measured.
         network: the costs of exchanges with the engine, on the slowest rank.
         costs: the costs of a step, on the slowest rank.
+        step_seconds: seconds of a training step by default, just before; None: it was not trained.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Profile:
     conditions: Conditions
     network: Network
     costs: StepCosts
+    step_seconds: float | None = None
 
     @property
     def model(self) -> str:

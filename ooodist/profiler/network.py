@@ -6,7 +6,7 @@ import logging
 import os
 import platform
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -20,36 +20,38 @@ from ooodist.util.digest import digest
 logger = logging.getLogger("ooodist")
 
 TINY_BYTES = 1 << 8
-FIRST_BYTES = 1 << 17  # for a first estimate of the bandwidth
+FIRST_BYTES = 1 << 18  # for a first estimate of the bandwidth
 LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 22  # bounds of the largest exchanges
 LARGEST_SECONDS = 0.15  # one of the largest exchanges takes at most about this long
-RUN_SECONDS = 0.04  # the exchanges of one measurement take about this long
-REPEATS = 5
-LEAST_AT_A_TIME, MOST_AT_A_TIME = 2, 16
+RUN_SECONDS = 0.02  # the exchanges of one measurement take about this long
+LEAST_REPEATS, REPEATS = 3, 7  # the more, the less they agree
+STEADY = 0.1  # half of the measurements are nearer to the median than this, relatively: they agree
+STEADY_PAIR = 0.02  # so are pairs of computations with and without exchanges, relative to one
+LEAST_AT_A_TIME, MOST_AT_A_TIME = 2, 8
+AT_SERVERS = 16  # exchanges at a time, with servers
 TINY_AT_A_TIME = 32  # beside a computation, where each exchange costs little
 COMPUTE_SECONDS = 0.06  # the least time of a computation beside which exchanges run
-BESIDE_SECONDS = 0.3  # of large exchanges beside a computation: their effect is small and noisy
+BESIDE_SECONDS = 0.15  # of exchanges beside a computation: their effect is small and noisy
 OUTLASTING = 1.5  # a computation beside timed exchanges takes this many times as long as they
 HIDDEN = 0.6  # exchanges take at most this share of the computation that they slow down
-MOST_STEP_SECONDS = 20.0  # for timed training steps; at least one pair, with and without exchanges
-FIRST_PRODUCTS = 4
+MOST_STEP_SECONDS = 3.0  # for timed training steps; at least one pair, with and without exchanges
+FIRST_PRODUCTS = 2
 COPIED_BYTES = 1 << 23
 CHECKED = 4  # exchanges that check whether a measured network still holds
 CHECK_TOLERANCE = 0.25
 
 
 def measure_network(
-    engine: Engine, step: Callable[[], object] | None = None, *, for_plans: bool = True
+    engine: Engine, step: Callable[[], object], *, for_plans: bool = True
 ) -> Network:
     """Measures what exchanges cost with this engine now; all ranks call it together.
 
-    It takes about fifteen seconds, and six more if there is a ``step``; the slower the network, the
-    less it sends.
+    It takes about three seconds; the slower the network, the less it sends.
 
     Args:
         engine: the engine whose exchanges are measured.
-        step: computes a training step, to measure how much exchanges beside it slow it down;
-            None: measured beside matrix products, which suffer less from it (expr/data_par).
+        step: computes a training step, to measure how much exchanges beside it slow it down:
+            more than matrix products (expr/data_par).
         for_plans: have no more exchanges in flight than plans do. A library may merge exchanges
             that are in flight together, above all small ones; they then cost less than in a plan.
 
@@ -60,22 +62,25 @@ def measure_network(
     if engine.size == 1:
         return Network(engine.name, 1, by_urgency=by_urgency)
     timer = ExchangeTimer(engine, _credit_of_plans(engine) if for_plans else engine.max_credit)
-    largest = _largest_bytes(engine, timer)
-    sizes = (TINY_BYTES, largest // 16, largest // 4, largest)
+    smallest = _slowest(engine, timer.one_by_one, TINY_BYTES, 1)
+    first = _slowest(engine, timer.one_by_one, FIRST_BYTES, 1)
+    largest = _fitting_bytes(engine, FIRST_BYTES / max(first - smallest, 1e-6))
+    per_byte = max(0.0, _slowest(engine, timer.one_by_one, largest, 1) - smallest) / largest
     products = _slowest(engine, timer.beside_products, FIRST_PRODUCTS, TINY_BYTES, 0)
     product = products / FIRST_PRODUCTS
     cores, sharing = _cores(engine)
     # Ranks that share cores wait for an exchange together, so it meets idle cores; while they
     # compute, its cost is processor time.
-    timed = [_timed(engine, timer, size, None if sharing > 1 else product) for size in sizes]
+    timed = [
+        _timed(engine, timer, size, smallest + size * per_byte, None if sharing > 1 else product)
+        for size in (TINY_BYTES, largest // 16, largest)
+    ]
     lanes = fit_lanes(timed, two_lanes=by_urgency)
-    tiny, *_, large = timed
-    if step is None:
-        count = max(2, round(BESIDE_SECONDS / large.each))
-        beside = _beside_products(engine, timer, large, count, product)
-    else:
-        beside = _beside_steps(engine, timer, large, step)
-    both = [_beside_products(engine, timer, tiny, TINY_AT_A_TIME, product), beside]
+    tiny, _, large = timed
+    both = [
+        _beside_products(engine, timer, tiny, product),
+        _beside_steps(engine, timer, large, step),
+    ]
     if not timer.on_gpu:
         both = [_with_processor_time(engine, timer, each, cores / sharing) for each in both]
     cpu = fit_cpu(both)
@@ -123,13 +128,6 @@ def _credit_of_plans(engine: Engine) -> int | None:
     return max(engine.credits)
 
 
-def _largest_bytes(engine: Engine, timer: ExchangeTimer) -> int:
-    """The bytes of the largest exchanges to measure."""
-    tiny = _slowest(engine, timer.one_by_one, TINY_BYTES, 1)
-    first = _slowest(engine, timer.one_by_one, FIRST_BYTES, 1)
-    return _fitting_bytes(engine, FIRST_BYTES / max(first - tiny, 1e-6))
-
-
 def _fitting_bytes(engine: Engine, bytes_per_second: float) -> int:
     """The bytes, a power of two, of an exchange that takes about LARGEST_SECONDS."""
     most = min(MOST_BYTES, max(LEAST_BYTES, LARGEST_SECONDS * bytes_per_second))
@@ -138,16 +136,18 @@ def _fitting_bytes(engine: Engine, bytes_per_second: float) -> int:
     return 1 << int(np.log2(most))
 
 
-def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float | None) -> Timed:
-    """Times exchanges of one size beside matrix products that take ``product`` seconds each.
+def _timed(
+    engine: Engine, timer: ExchangeTimer, num_bytes: int, one: float, product: float | None
+) -> Timed:
+    """Times exchanges of one size, about ``one`` second each, beside matrix products.
 
-    With ``product`` None, nothing runs beside the exchanges.
+    A product takes ``product`` seconds; with None, nothing runs beside the exchanges.
     """
-    one = _slowest(engine, timer.one_by_one, num_bytes, 2) / 2
-    # BytePS may have a few all on one server, and a server beside a worker answers while its
-    # host's link has nothing to send yet: that lasts only as long as the first ones.
-    least = MOST_AT_A_TIME if engine.kind.has_servers else LEAST_AT_A_TIME
-    count = max(least, min(MOST_AT_A_TIME, round(RUN_SECONDS / one)))
+    count = max(LEAST_AT_A_TIME, min(MOST_AT_A_TIME, round(RUN_SECONDS / one)))
+    if engine.kind.has_servers:
+        # BytePS may have a few all on one server, and a server beside a worker answers while its
+        # host's link has nothing to send yet: that lasts only as long as the first ones.
+        count = AT_SERVERS
     # Beside a computation, as in training: on a busy core, threads of a library wait their turn.
     products = 0 if product is None else 1 + round(OUTLASTING * count * one / product)
     one_by_one = _slowest(engine, timer.one_by_one, num_bytes, count, products)
@@ -163,9 +163,11 @@ def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float 
 
 
 def _beside_products(
-    engine: Engine, timer: ExchangeTimer, timed: Timed, count: int, product: float
+    engine: Engine, timer: ExchangeTimer, timed: Timed, product: float
 ) -> ComputationSlowdown:
     """Measures how much longer products of ``product`` seconds take with exchanges beside them."""
+    most = max(MOST_TRACED, BESIDE_SECONDS / timed.each)
+    count = _in_full_bursts(min(TINY_AT_A_TIME, most))
     products = max(1, round(max(COMPUTE_SECONDS, count * timed.each / HIDDEN) / product))
     seconds = partial(timer.beside_products, products, timed.num_bytes)
     return _longer(engine, timed.num_bytes, count, seconds, REPEATS)
@@ -177,26 +179,36 @@ def _beside_steps(
     """Measures how much longer training steps take with exchanges beside them."""
     alone = _most(engine, timer.beside_calls(step, 1, timed.num_bytes, 0))
     steps = max(1, round(BESIDE_SECONDS / HIDDEN / alone))
-    count = max(2, round(HIDDEN * steps * alone / timed.each))
-    if count > MOST_TRACED:
-        count -= count % MOST_TRACED  # else the rest would be traced as well
+    count = _in_full_bursts(HIDDEN * steps * alone / timed.each)
     seconds = partial(timer.beside_calls, step, steps, timed.num_bytes)
     repeats = max(1, min(REPEATS, round(MOST_STEP_SECONDS / (2 * steps * alone))))
     return _longer(engine, timed.num_bytes, count, seconds, repeats)
 
 
+def _in_full_bursts(count: float) -> int:
+    """About as many exchanges, of which no rest has to be traced as well; at least two."""
+    whole = max(2, round(count))
+    return whole - whole % MOST_TRACED if whole > MOST_TRACED else whole
+
+
 def _longer(
     engine: Engine, num_bytes: int, count: int, seconds: Callable[[int], float], repeats: int
 ) -> ComputationSlowdown:
-    """Measures how much longer a computation takes with ``count`` exchanges than with none."""
-    alone, pairs = [], []
-    for repeat in range(repeats):
+    """Measures how much longer a computation takes with ``count`` exchanges than with none.
+
+    That is the median of at most ``repeats`` pairs; of fewer, if they agree.
+    """
+    alone: list[float] = []
+    pairs: list[float] = []
+    while len(pairs) < repeats:
         # In pairs of alternating order, so that changes of the machine's speed, which exceed what
         # exchanges cost, affect both.
-        order = (0, count) if repeat % 2 == 0 else (count, 0)
+        order = (0, count) if len(pairs) % 2 == 0 else (count, 0)
         took = {number: seconds(number) for number in order}
         alone.append(took[0])
         pairs.append(took[count] - took[0])
+        if _agree(engine, pairs, STEADY_PAIR * statistics.median(alone)):
+            break
     longer = _most(engine, max(0.0, statistics.median(pairs)))
     logger.debug(
         "network: %d exchanges of %d bytes lengthen a computation of %.2f ms by %.2f ms",
@@ -236,7 +248,23 @@ def _cores(engine: Engine) -> tuple[int, int]:
 
 def _slowest(engine: Engine, measure: Callable[..., float], *arguments: int) -> float:
     """The median of several measurements, from the rank where it is largest."""
-    return _most(engine, statistics.median(measure(*arguments) for _ in range(REPEATS)))
+    seconds: list[float] = []
+    while len(seconds) < REPEATS:
+        seconds.append(measure(*arguments))
+        if _agree(engine, seconds, STEADY * statistics.median(seconds)):
+            break
+    return _most(engine, statistics.median(seconds))
+
+
+def _agree(engine: Engine, measured: Sequence[float], within: float) -> bool:
+    """Whether, on each rank, half of the measurements differ by no more from the median.
+
+    With fewer than LEAST_REPEATS, they do not.
+    """
+    if len(measured) < LEAST_REPEATS:
+        return False
+    median = statistics.median(measured)
+    return _most(engine, statistics.median(abs(each - median) for each in measured) - within) <= 0
 
 
 def _most(engine: Engine, seconds: float) -> float:

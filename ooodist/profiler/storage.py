@@ -27,6 +27,8 @@ from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
 
+STEP_TOLERANCE = 0.25  # by how much a step may differ, relatively, from when it was measured
+
 
 def profile_of(
     model: keras.Model,
@@ -37,11 +39,13 @@ def profile_of(
     accumulate: int = 1,
     low_rank: bool = False,
     traced: StepToMeasure | None = None,
+    step_seconds: float | None = None,
 ) -> Profile:
     """The costs of this model's step and its exchanges. All ranks call it together.
 
-    A stored profile of the same conditions is used, but its network is measured again if an
-    exchange does not take as long as it says. The model stays as it is.
+    A stored profile of the same conditions is used if a training step takes as long as it did when
+    it was measured. Its network is measured again if an exchange does not take as long as it says.
+    The model stays as it is.
 
     Args:
         model: a compiled model, the same on all ranks.
@@ -51,6 +55,7 @@ def profile_of(
         accumulate: batches per update.
         low_rank: whether to have the costs of gradients in low rank, which take 0.5 s more.
         traced: the step of this model, batch and ``accumulate``, if it was traced already.
+        step_seconds: what a training step takes now, by default; None: it has not been trained.
 
     Returns:
         the same profile on all ranks, with the step costs of the slowest rank.
@@ -68,6 +73,8 @@ def profile_of(
     folder = profiles.folder_of(settings.profiles)
     is_stored = not settings.profile_anew and engine.rank == 0
     known = profiles.find(folder, model.name, conditions) if is_stored else None
+    if known is not None and not _is_as_fast(known, step_seconds):
+        known = None
     text = engine.broadcast_text("" if known is None else yaml_dataclass.dump(known))
     if text:
         profile = profiles.from_yaml(text, "of rank 0")
@@ -86,6 +93,7 @@ def profile_of(
             conditions=conditions,
             network=_measure_network(engine, traced),
             costs=_of_the_slowest(costs, engine),
+            step_seconds=step_seconds,
         )
     if low_rank and profile.costs.low_rank == LowRankCosts():
         with engine.agreed():
@@ -96,6 +104,21 @@ def profile_of(
     if engine.rank == 0:
         _keep(folder, profile)
     return profile
+
+
+def _is_as_fast(known: Profile, step_seconds: float | None) -> bool:
+    """Whether a step takes as long as when the profile was measured, as far as both are known."""
+    if step_seconds is None or known.step_seconds is None:
+        return True
+    if abs(step_seconds - known.step_seconds) <= STEP_TOLERANCE * known.step_seconds:
+        return True
+    logger.info(
+        "profile: a step takes %.2f ms, and took %.2f ms on %s: measuring again",
+        step_seconds * 1e3,
+        known.step_seconds * 1e3,
+        known.measured,
+    )
+    return False
 
 
 def _measure_network(engine: Engine, traced: StepToMeasure) -> Network:

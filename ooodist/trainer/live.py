@@ -212,7 +212,7 @@ class LiveTrial(LiveSearch[Found]):
         self._usual = usual
         self._first_seconds = 0.0  # of the first call, including tracing
         self._times: list[float] = []  # seconds per batch
-        self._batch_seconds = 0.0  # the median of these
+        self._batch_seconds = 0.0  # the median of these, on the slowest rank
         self._busy: list[float] = []  # which share of each the processors have worked; 1 at most
         self._busy_share = 1.0  # the median of these, on the rank that works most
         self._trained_seconds = 0.0
@@ -264,13 +264,13 @@ class LiveTrial(LiveSearch[Found]):
         return logs
 
     def _consider(self, batches: Sequence[Batch]) -> None:
-        batch, first, training, self._busy_share = self._most(
+        self._batch_seconds, first, training, self._busy_share = self._most(
             self._batch_seconds,
             self._first_seconds,
             max(self._trained_seconds, self._batch_seconds * (self._job.left or 0)),
             statistics.median(self._busy[WARM_UP_CALLS:]),
         )
-        cost = self._cost(first, batch)
+        cost = self._cost(first, self._batch_seconds)
         self._job.is_trying = cost <= self._allowed_share() * training
         if self._job.is_trying:
             self._try_on(batches)

@@ -60,6 +60,7 @@ class MadeUpJob:
         self.compiled: Candidate | None = None
         self.error: UserError | None = None
         self.profiled = 0
+        self.step_seconds = 0.0
         self.trials: list[int] = []
         self.settled: list[str] = []
         self.ran: list[str] = []
@@ -85,8 +86,9 @@ class MadeUpJob:
     def is_profile_kept(self) -> bool:
         return self.kept
 
-    def profile(self, batch: Any) -> Profile:
+    def profile(self, batch: Any, *, step_seconds: float) -> Profile:
         self.profiled += 1
+        self.step_seconds = step_seconds
         if self.error is not None:
             raise self.error
         return PROFILE
@@ -189,6 +191,7 @@ def test_a_long_training_is_planned_for(begun: Callable[..., LivePlanning]) -> N
     live = begun(job)
     train_as_fit_does(live, job, BEGUN)
     assert job.profiled == 1
+    assert job.step_seconds == pytest.approx(job.seconds["default"])
     train_as_fit_does(live, job, SEARCHED)
     assert job.trials == [job.steps["planned"]]
     assert not job.settled

@@ -353,6 +353,7 @@ def test_a_job(tmp_path: Path) -> None:
     assert [layer.name for layer in costs.layers][1:4] == ["dense_0", "dense_1", "dense_2"]
     assert costs.layers[1].optimizer_bytes > 0  # all of it: a job's replicas divide it again
     assert (costs.link, costs.memory_limit) == (Link(), 10**9)
+    assert not costs.has_barrier
 
     sweep = ("--microbatches", "2", "8", "--bandwidth", "10Gbit", "--memory", "2GiB")
     result = run("--config", str(job), *names, *sweep, "--output", str(tmp_path / "sweep"))
@@ -370,11 +371,13 @@ def test_a_job_whose_stages_are_said_and_recomputed(tmp_path: Path) -> None:
     job, output = tmp_path / "job.yaml", tmp_path / "out"
     job.write_text(JOB)
     words = ("--set", "parallel.split=[dense_2]", "--set", "parallel.recompute=true")
+    words += ("--set", "optimizer.global_clipnorm=1")
     result = run("--config", str(job), *words, "--schedule", "1f1b", "--output", str(output))
     assert result.returncode == 0, result.stdout
     costs = read_model_costs(output / "costs.yaml")
     assert [layer.name for layer in costs.layers][1:] == ["dense_2"]
     assert costs.recompute
+    assert costs.has_barrier  # as the norm is that of all gradients
     result = run("--config", str(job), "--set", "parallel.split=[dense_9]")
     assert result.returncode == 2
     (error,) = errors(result.stdout)

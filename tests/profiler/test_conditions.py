@@ -5,7 +5,9 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from ooodist.engines.local import LocalEngine
 from ooodist.profiler.conditions import present_conditions, processor
@@ -50,6 +52,19 @@ def test_a_processor_without_a_name(monkeypatch: pytest.MonkeyPatch, text: str |
 
 def test_a_name_without_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert with_cpuinfo(monkeypatch, "model name\t: A CPU\n") == "A CPU"
+
+
+def test_a_profile_outlives_numpy_but_not_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = dense_chain()
+    traced = trace_step(model, batch())
+    now = present_conditions(model, traced, LocalEngine())
+    monkeypatch.setattr(np, "__version__", "9.9.9")
+    assert present_conditions(model, traced, LocalEngine()) == now
+    monkeypatch.setattr(tf, "__version__", "9.9.9")
+    other = present_conditions(model, traced, LocalEngine())
+    assert other.differences(now) == [
+        f"versions.tensorflow: 9.9.9, not {now.versions['tensorflow']}"
+    ]
 
 
 def test_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

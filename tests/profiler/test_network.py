@@ -102,7 +102,7 @@ def test_a_machine_that_changes_its_speed_does_not_count(
 
 
 def test_one_worker_has_no_costs() -> None:
-    assert measure_network(LocalEngine()) == Network("local", 1)
+    assert measure_network(LocalEngine(), lambda: None) == Network("local", 1)
     assert still_holds(LocalEngine(), Network("local", 1))
 
 

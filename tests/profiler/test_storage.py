@@ -23,6 +23,7 @@ from ooodist.planner.costs import (
 from ooodist.profiler import folder, storage
 from ooodist.profiler.conditions import Conditions, Machine
 from ooodist.profiler.folder import Profile, file_name, find, from_yaml, write
+from ooodist.profiler.storage import STEP_TOLERANCE
 from ooodist.settings.sections import PlanningConfig
 from ooodist.util.yaml_dataclass import dump
 from tests.profiler.models import batch, compiled, dense_chain
@@ -134,7 +135,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
 
 
 def profile_of(
-    folder: Path, *, anew: bool = False, samples: int = 64, low_rank: bool = False
+    folder: Path,
+    *,
+    anew: bool = False,
+    samples: int = 64,
+    low_rank: bool = False,
+    step_seconds: float | None = None,
 ) -> Profile:
     x, y = batch()
     model = dense_chain()
@@ -144,6 +150,7 @@ def profile_of(
         LocalEngine(),
         PlanningConfig(profiles=str(folder), profile_anew=anew),
         low_rank=low_rank,
+        step_seconds=step_seconds,
     )
 
 
@@ -188,6 +195,28 @@ def test_is_measured_anew_when_told(tmp_path: Path, made: Made) -> None:
     again = profile_of(tmp_path, anew=True)
     assert (made.steps, made.networks) == (2, 2)
     assert profile_of(tmp_path) == again  # which is the one that is kept
+
+
+def test_is_measured_again_where_steps_take_longer_or_shorter_than_then(
+    tmp_path: Path, made: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ooodist")
+    first = profile_of(tmp_path, step_seconds=0.1)
+    for as_fast in (None, 0.1 * (1 + 0.9 * STEP_TOLERANCE), 0.1 * (1 - 0.9 * STEP_TOLERANCE)):
+        assert profile_of(tmp_path, step_seconds=as_fast) == first
+    assert "measuring again" not in caplog.text
+    slower = profile_of(tmp_path, step_seconds=0.2)
+    assert (made.steps, made.networks) == (2, 2)
+    assert f"a step takes 200.00 ms, and took 100.00 ms on {first.measured}" in caplog.text
+    assert profile_of(tmp_path, step_seconds=0.2) == slower  # which is the one that is kept
+    profile_of(tmp_path, step_seconds=0.1)
+    assert (made.steps, made.networks) == (3, 3)
+
+
+def test_what_was_measured_without_training_is_not_compared(tmp_path: Path, made: Made) -> None:
+    first = profile_of(tmp_path)
+    assert profile_of(tmp_path, step_seconds=0.1) == first
+    assert first.step_seconds is None
 
 
 def test_another_batch_is_measured(tmp_path: Path, made: Made) -> None:

@@ -108,7 +108,7 @@ class Simulated:
 
     @property
     def seconds(self) -> float:
-        """Seconds of a step."""
+        """Seconds of this timeline; steps as they are run take ``plan.seconds``."""
         return self.timeline.step_seconds
 
     @property
@@ -191,15 +191,17 @@ class Comparison:
     def best(self) -> tuple[Outcome, Simulated] | None:
         """The fastest schedule that can be used, the first if several are; None if none can."""
         usable = [(one, simulated) for one, simulated in self.shown if not one.refused]
-        return min(usable, key=lambda item: item[1].seconds, default=None)
+        return min(usable, key=lambda item: item[1].plan.seconds, default=None)
 
     def throughput(self, simulated: Simulated) -> float:
         """The throughput in the subject's unit."""
-        return self.subject.throughput(self.setting, simulated.seconds)
+        return self.subject.throughput(self.setting, simulated.plan.seconds)
 
     def speed_up(self, simulated: Simulated) -> float | None:
         """The speed-up over the baseline; None if there is no baseline."""
-        return None if self.baseline is None else self.baseline.seconds / simulated.seconds
+        if self.baseline is None:
+            return None
+        return self.baseline.plan.seconds / simulated.plan.seconds
 
 
 def compare(subject: PipelineSubject, setting: Setting, names: Sequence[str]) -> Comparison:

@@ -129,7 +129,7 @@ def _title(comparison: Comparison, outcome: Outcome, simulated: Simulated) -> st
     """The schedule's name and the predictions for it."""
     speed_up = comparison.speed_up(simulated)
     words = [
-        f"{outcome.name}: {milliseconds(simulated.seconds)} ms a step",
+        f"{outcome.name}: {milliseconds(simulated.plan.seconds)} ms a step",
         f"{comparison.throughput(simulated):.1f} {comparison.subject.unit}",
     ]
     if speed_up is not None and simulated is not comparison.baseline:
@@ -149,7 +149,7 @@ def _title(comparison: Comparison, outcome: Outcome, simulated: Simulated) -> st
 def _without_barrier(simulated: Simulated) -> list[str]:
     """A line with the period, if it is shorter than a step that begins with a barrier."""
     period = milliseconds(simulated.plan.period)
-    if period == milliseconds(simulated.seconds):
+    if period == milliseconds(simulated.plan.seconds):
         return []
     return [
         f"without a barrier between steps: {period} ms a step (ranks need one only with "

@@ -86,7 +86,7 @@ def csv_rows(comparison: Comparison) -> list[dict[str, Any]]:
             timeline = simulated.timeline
             row |= {
                 "chunks": simulated.chunks,
-                "step_ms": simulated.seconds * _MILLI,
+                "step_ms": simulated.plan.seconds * _MILLI,
                 "exposed_exchange_ms": timeline.exposed_exchange * _MILLI,
                 "makespan_ms": timeline.makespan * _MILLI,
                 "throughput": comparison.throughput(simulated),
