@@ -24,7 +24,6 @@ from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts
 from ooodist.planner.data_parallel.search import Limits
 from ooodist.profiler.folder import Profile
-from ooodist.profiler.step import StepToMeasure
 from ooodist.profiler.storage import profile_of
 from ooodist.settings.training import Training
 from ooodist.step import replicas
@@ -113,12 +112,11 @@ class DataParallel(Strategy):
             planned_for(self.training.to_find, costs, network, limits, model, self.engine)
         )
 
-    def profile(self, batch: Batch, traced: StepToMeasure | None = None) -> Profile:
+    def profile(self, batch: Batch) -> Profile:
         """Measures the model, which stays as it is, and the network; all ranks call it.
 
         Args:
             batch: one batch as the training data yields it.
-            traced: the model's step, if it was traced before.
         """
         self.flush()
         profile = profile_of(
@@ -128,7 +126,6 @@ class DataParallel(Strategy):
             self.training.planning,
             accumulate=self.accumulate,
             low_rank=self.low_rank is not None,
-            traced=traced,
         )
         return as_exchanged(profile, self.backward.exchange.rows)
 
