@@ -26,6 +26,8 @@ tensor selection", MobiSys 2023, section 3.3.
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -35,10 +37,13 @@ from scipy.stats import spearmanr
 
 from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.selection.items import Selectable
+from ooodist.engines.devices import wait_for_gpu
 from ooodist.profiler.state import preserved
 from ooodist.profiler.step import StepToMeasure, as_tensors, trace_step
 from ooodist.step.backward import variable_names
 from ooodist.step.execution import Batch
+
+MOST_SPREAD = 0.25  # of the seconds of full steps, which are one after the other
 
 
 class Measured(NamedTuple):
@@ -47,10 +52,13 @@ class Measured(NamedTuple):
     Attributes:
         loss_change: change of the loss by the weight's next update; negative if it helps.
         gradient: sum of the absolute values of its gradient.
+        full_seconds: the median seconds of the full steps that were measured, without an exchange;
+            None if they differ too much, or were not timed.
     """
 
     loss_change: dict[str, float]
     gradient: dict[str, float]
+    full_seconds: float | None = None
 
 
 class Probe:
@@ -91,18 +99,29 @@ class Probe:
         traced, weights = self.traced(batches[0]), self._model.trainable_variables
         names = variable_names(weights)
         updates = [batches[n : n + each] for n in range(0, len(batches) - each + 1, each)]
-        total = Totals(len(updates))
+        total, seconds = Totals(len(updates)), []
         with preserved([*traced.variables, *self._optimizer_state.variables]):
             before = [np.array(weight.numpy()) for weight in weights]
             for update in updates:
                 self._optimizer_state.reset(list(self._optimizer_state.counts))
+                began = time.perf_counter()
                 gradients = traced.gradients(update)
+                wait_for_gpu()
+                seconds.append(time.perf_counter() - began)
                 moved = zip(names, weights, before, strict=True)
                 steps = {n: w.numpy() - old for n, w, old in moved if n in gradients}
                 total.add({name: gradients[name] for name in steps}, steps)
                 for weight, old in zip(weights, before, strict=True):
                     weight.assign(old)
-        return total.measured()
+        return total.measured()._replace(full_seconds=_steady(seconds))
+
+
+def _steady(seconds: Sequence[float]) -> float | None:
+    """The median; None if other programs disturb the steps. The first call may do more."""
+    later = sorted(seconds[1:])
+    if not later or later[-1] > later[0] * (1 + MOST_SPREAD):
+        return None
+    return statistics.median(later)
 
 
 class Totals:

@@ -21,10 +21,14 @@ class StepMeter:
         """Discards the time up to the next call, as something other than steps runs."""
         self._last = None
 
+    def is_first(self, digest: str) -> bool:
+        """Whether the next call is the first with this selection."""
+        return digest != self._digest
+
     def launched(self, digest: str, steps: int) -> None:
         """Notes that a call of this many steps has ended."""
         now = time.perf_counter()
-        if digest != self._digest:  # this call was traced
+        if self.is_first(digest):  # this call was traced
             self._digest, self._last = digest, None
             self._seconds.clear()
         if self._last is not None:
