@@ -23,7 +23,7 @@ import numpy as np
 from ooodist.elastic.auto_rho import AutoRho
 from ooodist.elastic.controller import Controller, Mask, Measure
 from ooodist.elastic.cost_model import CostModel
-from ooodist.elastic.fall_meter import STRETCH, FallMeter
+from ooodist.elastic.fall_meter import FallMeter
 from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.step_meter import StepMeter
 from ooodist.step.all_ranks.objects import text_of_rank
@@ -131,6 +131,7 @@ class Elastic(Strategy):
         if self.engine.rank == 0 and total_steps and rho != "auto" and select == "importance":
             warn_if_short(cost_model, rho, total_steps, time.monotonic() - began)
         self.steps_per_execution = self.inner.steps_per_execution
+        self._fall = FallMeter(total_steps)
         self._planned_for = self.compiled
         with self.engine.agreed():
             self.controller = Controller(
@@ -217,7 +218,7 @@ class Elastic(Strategy):
                 if auto.rho == 1:
                     controller.pace.full_now = seconds
                 left = (self.left or 0) // self.accumulate * controller.pace.full_step
-                found = auto.end(fall / seconds, STRETCH * seconds, extra, left)
+                found = auto.end(fall / seconds, self._fall.updates * seconds, extra, left)
             return json.dumps([auto.state(), found])
 
         state, found = json.loads(text_of_rank(self.engine, chosen))

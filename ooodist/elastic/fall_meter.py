@@ -7,13 +7,22 @@ from typing import Any
 
 from ooodist.errors import UserError
 
-STRETCH = 60  # updates over which a fall is measured: the means of its halves are compared
+STRETCH = 60  # updates of a stretch, at least
+STRETCHES = 50  # of a training, at most: the longer they are, the less a batch decides
 
 
 class FallMeter:
-    """Sums the loss over the halves of a stretch. It reads the logs only where a half ends."""
+    """Compares the mean losses of the halves of a stretch. It reads logs only where a half ends.
 
-    def __init__(self) -> None:
+    Args:
+        updates: of the training; None if unknown.
+
+    Attributes:
+        updates: of a stretch.
+    """
+
+    def __init__(self, updates: int | None = None) -> None:
+        self.updates = max(STRETCH, (updates or 0) // STRETCHES)
         self._logs: Mapping[str, Any] = {}
         self._in_epoch = 0  # updates
         self._epoch_sum = 0.0  # of the loss, up to the present half
@@ -35,7 +44,7 @@ class FallMeter:
         self._in_epoch += updates
         self._in_half += updates
         self._logs = logs
-        if self._in_half >= STRETCH // 2:
+        if 2 * self._in_half >= self.updates:
             before, total = self._before, self._sum()
             self._means.append((before + total - self._epoch_sum) / self._in_half)
             self._before, self._epoch_sum, self._in_half = 0.0, total, 0
@@ -52,7 +61,7 @@ class FallMeter:
             return None
         first, second = self._means
         self._means.clear()
-        return (first - second) / (STRETCH // 2)
+        return 2 * (first - second) / self.updates
 
     def _sum(self) -> float:
         return float(self._logs["loss"]) * self._in_epoch

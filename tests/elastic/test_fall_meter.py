@@ -35,3 +35,8 @@ def test_a_fall_is_the_difference_of_the_halves_whatever_calls_and_epochs(
 def test_a_train_step_without_a_loss_is_refused() -> None:
     with pytest.raises(UserError, match="returns no loss, only accuracy; return one"):
         FallMeter().ran(1, {"accuracy": 0.5})
+
+
+@pytest.mark.parametrize(("updates", "stretch"), [(None, 60), (600, 60), (10_000, 200)])
+def test_long_trainings_have_long_stretches(updates: int | None, stretch: int) -> None:
+    assert FallMeter(updates).updates == stretch
