@@ -141,8 +141,7 @@ class Controller:
         self._on_plateau = False
         self._slow: Mask | None = None  # that it was warned of
         self._rho_of_mask = 0.0
-        self._checked: Mask | None = None
-        self._steps_at_mask = 0
+        self._check_at: int | None = None  # steps, when rho is measured; None: it was
         self._is_missed = False
         self.auto: AutoRho | None = None
         self._check_rho()
@@ -247,7 +246,8 @@ class Controller:
         )
         if before is not None:
             self.optimizer_state.reset(before.weights - weights)
-        self._rho_of_mask, self._is_missed, self._steps_at_mask = self.rho, False, self._steps
+        self._rho_of_mask, self._is_missed = self.rho, False
+        self._check_at = self._steps + CHECKED_AFTER
         if measures:
             self._importance = np.array(decided["importance"])
             self._steps_at_renewal, self._epochs_since_renewal = self._steps, 0
@@ -271,25 +271,22 @@ class Controller:
         return (
             self.auto is None
             and self.config.select not in FIXED
-            and self._checked is not self.mask
-            and self._steps - self._steps_at_mask >= CHECKED_AFTER
+            and self._check_at is not None
+            and self._steps >= self._check_at
             and self.pace.corrections < MOST_CORRECTIONS
         )
 
     def check(self, meter: StepMeter) -> None:
         """Makes another selection due if steps take not as long as predicted; all ranks call it."""
         assert self.mask is not None
-        modeled = self.cost_model.seconds(self.cost_model.choice.numbers(self.mask.weights))
-        found = text_of_rank(self.engine, lambda: json.dumps(self._measured_rho(meter)))
-        rho, expected = json.loads(found), self.pace.share(modeled)
-        self._checked = None if rho is None else self.mask
-        self._is_missed = self.pace.correct(rho, modeled)
-        if self._is_missed:
-            logger.info(
-                "elastic: steps take %.2f of a full one, where %.2f was predicted: selecting again",
-                rho,
-                expected,
-            )
+        weights, digest = self.mask.weights, self.mask.digest
+        pace, steady = self.pace, meter.steady(digest)
+        text = text_of_rank(self.engine, lambda: json.dumps(pace.measured_now(steady)))
+        rho = json.loads(text)  # of rank 0
+        # On a busy machine it is looked at more and more rarely.
+        self._check_at = None if rho is not None else self._steps + max(self._steps, CHECKED_AFTER)
+        modeled = self.cost_model.seconds(self.cost_model.choice.numbers(weights))
+        self._is_missed = rho is not None and pace.correct(rho, modeled)
 
     def _values(self, batches: Sequence[Any]) -> np.ndarray:
         """Each item's importance, the mean over all ranks; ones where it is not used."""
@@ -444,7 +441,8 @@ class Controller:
             self.auto.restore(state["auto"])
         # Older checkpoints have neither.
         self.pace.saving = state.get("saving", 1.0)
-        self._rho_of_mask, self._steps_at_mask = state.get("rho", 0.0), self._steps
+        self._rho_of_mask = state.get("rho", 0.0)
+        self._check_at = self._steps + CHECKED_AFTER
         self.renewals = [
             Renewal(**{**r, "selected": tuple(r["selected"]), "importance": tuple(r["importance"])})
             for r in state["renewals"]

@@ -9,7 +9,10 @@ predicted, predictions are scaled to them::
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+
+logger = logging.getLogger("ooodist")
 
 MOST_OFF = 0.1  # a measured share that differs from the predicted one by more is corrected
 LEAST_SAVING, MOST_SAVING = 0.5, 2.0  # anything else is a disturbance
@@ -48,20 +51,26 @@ class Pace:
         """The share of a full step that a step of these seconds takes; None: not known."""
         return None if seconds is None else seconds / self.full_step
 
-    def correct(self, measured: float | None, modeled: float) -> bool:
+    def measured_now(self, seconds: float | None) -> float | None:
+        """As :meth:`measured`; None also if it is not known how long a full step takes now."""
+        return None if self.full_now is None else self.measured(seconds)
+
+    def correct(self, measured: float, modeled: float) -> bool:
         """Scales predictions if one was missed; returns whether it was.
 
-        Nothing is scaled if ``full_now`` is not known.
-
         Args:
-            measured: the share of a full step that steps take; None: not known.
+            measured: the share of a full step that steps take.
             modeled: their seconds by the cost model.
         """
-        if measured is None or self.full_now is None or modeled >= self.full:
-            return False
-        if abs(measured / self.share(modeled) - 1) <= MOST_OFF:
+        expected = self.share(modeled)
+        if modeled >= self.full or abs(measured / expected - 1) <= MOST_OFF:
             return False
         saving = (1 - measured) / (1 - modeled / self.full)
         self.saving = min(max(saving, LEAST_SAVING), MOST_SAVING)
         self.corrections += 1
+        logger.info(
+            "elastic: steps take %.2f of a full one, where %.2f was predicted: selecting again",
+            measured,
+            expected,
+        )
         return True

@@ -8,6 +8,9 @@ from collections import deque
 
 TIMED_LAUNCHES = 100  # number of latest calls over which the median is taken
 
+LEAST_LAUNCHES = 4  # to know whether they are steady
+MOST_SPREAD = 0.25  # of the quartiles of steady steps
+
 
 class StepMeter:
     """Times steps from the end of one call to the end of the next."""
@@ -40,3 +43,10 @@ class StepMeter:
         if digest != self._digest or not self._seconds:
             return None
         return statistics.median(self._seconds)
+
+    def steady(self, digest: str) -> float | None:
+        """The median, unless other programs disturb the steps: the quartiles are close."""
+        if digest != self._digest or len(self._seconds) < LEAST_LAUNCHES:
+            return None
+        first, median, third = statistics.quantiles(self._seconds, n=4, method="inclusive")
+        return median if third <= first * (1 + MOST_SPREAD) else None

@@ -364,6 +364,8 @@ class Median(StepMeter):
     def median(self, digest: str) -> float | None:
         return self.seconds
 
+    steady = median
+
 
 def test_steps_a_little_longer_than_asked_for_are_not_said(
     caplog: pytest.LogCaptureFixture,
@@ -409,6 +411,17 @@ def test_a_rho_that_is_missed_by_a_tenth_is_corrected_without_measuring_again(
     restored = controller_of(A)
     restored.restore(json.loads(json.dumps(controller.state())))
     assert restored.pace.saving == controller.pace.saving == LEAST_SAVING
+
+
+def test_a_rho_that_is_not_known_yet_is_looked_at_more_and_more_rarely() -> None:
+    controller, looked = controller_of(A), []
+    controller.renew([])
+    for step in range(1, 200):
+        controller.count(1)
+        if controller.is_to_check:
+            looked.append(step)
+            controller.check(StepMeter())
+    assert looked == [20, 40, 80, 160]
 
 
 def test_a_rho_that_is_kept_is_not_corrected() -> None:

@@ -23,7 +23,7 @@ def test_after_a_correction_what_was_measured_is_what_is_expected(
     modeled: float, measured: float
 ) -> None:
     assume(LEAST_SAVING <= (1 - measured) / (1 - modeled) <= MOST_SAVING)
-    pace = Pace(FULL, full_now=FULL)
+    pace = Pace(FULL)
     is_off = abs(measured / modeled - 1) > MOST_OFF
     assert pace.correct(measured, FULL * modeled) == is_off
     assert pace.corrections == is_off
@@ -31,16 +31,14 @@ def test_after_a_correction_what_was_measured_is_what_is_expected(
     assert not pace.correct(measured, FULL * modeled)
 
 
-def test_what_is_not_known_is_not_corrected() -> None:
-    pace = Pace(FULL, full_now=FULL)
-    assert not pace.correct(None, 1.0)
-    assert not pace.correct(0.5, FULL)  # all is selected: nothing is saved
-    assert not Pace(FULL).correct(0.9, 1.0)  # the machine may be slower than it was
+def test_where_all_is_selected_nothing_is_corrected() -> None:
+    assert not Pace(FULL).correct(0.5, FULL)
 
 
 def test_a_slower_machine_is_slower_in_full_too() -> None:
     pace = Pace(FULL)
     assert pace.measured(1.0) == 0.5
+    assert pace.measured_now(1.0) is None  # the machine may be slower than it was
     pace.full_now = 4.0
-    assert pace.measured(2.0) == 0.5
+    assert pace.measured(2.0) == pace.measured_now(2.0) == 0.5
     assert pace.measured(None) is None
