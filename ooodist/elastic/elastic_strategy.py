@@ -192,8 +192,9 @@ class Elastic(Strategy):
         if controller.is_due:
             began = time.perf_counter()
             self.flush()  # what is measured, and reset, has all its updates
-            more = look_ahead(max(0, self.config.batches - len(batches)))
-            found = [*batches, *more][: self.config.batches]
+            wanted = max(self.config.batches, self.accumulate)
+            more = look_ahead(max(0, wanted - len(batches)))
+            found = [*batches, *more][:wanted]
             number = int(self.engine.all_reduce(np.array([len(found)]), "min")[0])
             controller.renew(found[:number])
             self._meter.interrupted()

@@ -92,12 +92,14 @@ class Probe:
         """Measures all weights, with one step for each ``accumulate`` batches.
 
         Args:
-            batches: of one update at least, as the data yields them; a single update also serves
-                as the next.
+            batches: at least one, as the data yields them, and of one update at least, or they are
+                taken several times; a single update also serves as the next.
         """
         batches, each = as_tensors(list(batches)), self._accumulate
         traced, weights = self.traced(batches[0]), self._model.trainable_variables
         names = variable_names(weights)
+        while len(batches) < each:
+            batches = [*batches, *batches]
         updates = [batches[n : n + each] for n in range(0, len(batches) - each + 1, each)]
         total, seconds = Totals(len(updates)), []
         with preserved([*traced.variables, *self._optimizer_state.variables]):
