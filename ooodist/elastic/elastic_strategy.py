@@ -189,8 +189,8 @@ class Elastic(Strategy):
             self._end_stretch(controller.auto, fall)
         if controller.is_to_check:
             controller.check(self._meter)
-        if controller.is_due:
-            began = time.perf_counter()
+        began, is_due = time.perf_counter(), controller.is_due
+        if is_due:
             self.flush()  # what is measured, and reset, has all its updates
             wanted = max(self.config.batches, self.accumulate)
             more = look_ahead(max(0, wanted - len(batches)))
@@ -198,9 +198,10 @@ class Elastic(Strategy):
             number = int(self.engine.all_reduce(np.array([len(found)]), "min")[0])
             controller.renew(found[:number])
             self._meter.interrupted()
-            self._extra += time.perf_counter() - began
         assert controller.mask is not None
         self.selective.select(controller.mask)
+        if is_due:
+            self._extra += time.perf_counter() - began
 
     def _end_stretch(self, auto: AutoRho, fall: float) -> None:
         """Chooses rho for the next steps; all ranks do as rank 0 has found.
