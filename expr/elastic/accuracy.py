@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 TASKS = ("digits", "gpt")
 METHODS = (
     *("full", "importance", "published", "gradient_magnitude", "weight_magnitude"),
-    *("bias_norm_head", "head"),
+    *("auto", "bias_norm_head", "head"),
 )
 
 

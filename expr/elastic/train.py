@@ -33,8 +33,8 @@ COLUMNS = (
     *("setup_seconds", "renewals", "changes", "renewal_seconds"),
 )
 LONGER = 1.5  # times the epochs of full training: what a selection has, whose steps are shorter
-METHODS = f"a value of elastic.select, or {', '.join(CHANGES)}"
-FIXED = ("head", "bias_norm_head")  # they have as many as full training
+METHODS = f"a value of elastic.select, {', '.join(CHANGES)}, or auto"
+FIXED = ("head", "bias_norm_head")
 
 
 class Clock(keras.callbacks.Callback):
@@ -163,9 +163,11 @@ def main() -> None:
         learn_first(task, options.seed, weights_file(options.cache, task.name, options.seed))
         return
     is_full = options.method == "full"
-    select = "importance" if options.method in CHANGES else options.method
-    elastic = {"select": select, "rho": options.rho, "renew": options.renew or task.renew}
-    longer = 1 if is_full or options.method in FIXED else LONGER
+    is_auto = options.method == "auto"
+    select = "importance" if is_auto or options.method in CHANGES else options.method
+    rho = "auto" if is_auto else options.rho
+    elastic = {"select": select, "rho": rho, "renew": options.renew or task.renew}
+    longer = 1 if is_full or is_auto or options.method in FIXED else LONGER
     epochs = options.epochs or round(longer * task.epochs)
     model, rows = train(task, options.seed, options.cache, options.method, elastic, epochs)
     if options.selection is not None and not is_full:

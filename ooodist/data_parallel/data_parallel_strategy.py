@@ -24,7 +24,6 @@ from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts
 from ooodist.planner.data_parallel.search import Limits
 from ooodist.profiler.folder import Profile
-from ooodist.profiler.step import StepToMeasure
 from ooodist.profiler.storage import profile_of
 from ooodist.settings.training import Training
 from ooodist.step import replicas
@@ -113,17 +112,11 @@ class DataParallel(Strategy):
             planned_for(self.training.to_find, costs, network, limits, model, self.engine)
         )
 
-    def profile(
-        self,
-        batch: Batch,
-        traced: StepToMeasure | None = None,
-        step_seconds: float | None = None,
-    ) -> Profile:
+    def profile(self, batch: Batch, step_seconds: float | None = None) -> Profile:
         """Measures the model, which stays as it is, and the network; all ranks call it.
 
         Args:
             batch: one batch as the training data yields it.
-            traced: the model's step, if it was traced before.
             step_seconds: what a step takes now, by default; None: it has not been trained.
         """
         self.flush()
@@ -134,7 +127,6 @@ class DataParallel(Strategy):
             self.training.planning,
             accumulate=self.accumulate,
             low_rank=self.low_rank is not None,
-            traced=traced,
             step_seconds=step_seconds,
         )
         return as_exchanged(profile, self.backward.exchange.rows)

@@ -21,9 +21,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ooodist.elastic.auto_rho import LADDER, AutoRho
 from ooodist.elastic.cost_model import CostModel, Solver
 from ooodist.elastic.importance import Measured, by_item, rank_correlation
 from ooodist.elastic.optimizer_state import OptimizerState
+from ooodist.elastic.pace import Pace
 from ooodist.elastic.selection.fixed import FIXED, fixed_weights
 from ooodist.elastic.selection.select import select
 from ooodist.elastic.step_meter import StepMeter
@@ -41,6 +43,8 @@ logger = logging.getLogger("ooodist")
 
 KEPT_ABOVE = 0.05  # of the budget: measured costs differ a little from run to run
 MOST_OVER_RHO = 0.25  # a measured rho that is larger by this share is told
+CHECKED_AFTER = 20  # updates with a selection, to measure rho
+MOST_CORRECTIONS = 2  # of a training; each may trace another step
 PLATEAU = 0.01  # by how much, relatively, an epoch's loss must improve on the best so far
 
 Measure = Callable[[Sequence[Any]], Measured]  # batches -> how much each weight matters
@@ -104,6 +108,8 @@ class Controller:
     Attributes:
         mask: the current selection; None before the first.
         renewals: all selections so far.
+        auto: chooses rho; None if it is given.
+        pace: how long steps take with a selection.
 
     Raises:
         UserError: ``always`` names no weight of the model, or rho is too small; on all ranks.
@@ -134,7 +140,20 @@ class Controller:
         self._best_loss = np.inf
         self._on_plateau = False
         self._slow: Mask | None = None  # that it was warned of
+        self._rho_of_mask = 0.0
+        self._check_at: int | None = None  # steps, when rho is measured; None: it was
+        self._is_missed = False
+        self.auto: AutoRho | None = None
         self._check_rho()
+        self.pace = Pace(self.full_seconds)
+
+    @property
+    def rho(self) -> float:
+        """The time that a step may take now, as a share of a full step's."""
+        if self.auto is not None:
+            return self.auto.rho
+        assert not isinstance(self.config.rho, str)
+        return self.config.rho
 
     def _always(self) -> frozenset[str]:
         """The names of the weights that ``always`` selects."""
@@ -157,7 +176,9 @@ class Controller:
             logger.info("elastic: rho does not count for select: %s", self.config.select)
             return
         least = self.cost_model.seconds(self._forced) / self.full_seconds
-        if self.config.rho < least:
+        if self.config.rho == "auto":
+            self.auto = AutoRho(tuple(rho for rho in LADDER if rho >= least))
+        elif self.config.rho < least:
             names = sorted(self.cost_model.choice.items[number].name for number in self._forced)
             shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
             raise UserError(
@@ -175,6 +196,16 @@ class Controller:
             return True
         if self.config.select in FIXED:
             return False
+        is_other_rho = self.auto is not None and self._rho_of_mask != self.rho
+        return is_other_rho or self._is_missed or self._measures
+
+    @property
+    def _measures(self) -> bool:
+        """Whether importance is measured for the next selection."""
+        if self.rho == 1:  # of ``auto``: all is trained
+            return False
+        if self._importance is None:
+            return True
         number, unit = self.config.interval
         if unit == "step":
             return self._steps - self._steps_at_renewal >= number
@@ -202,7 +233,9 @@ class Controller:
         """
         expect_longer("an elastic renewal began")
         began = time.perf_counter()
-        values = self._values(batches)
+        measures = self._measures or (self.auto is None and not self._is_missed)
+        known = np.ones(len(self._all)) if self._importance is None else self._importance
+        values = self._values(batches) if measures else known
         decided = json.loads(text_of_rank(self.engine, lambda: json.dumps(self._decide(values))))
         before = self.mask
         weights = frozenset(decided["weights"])
@@ -213,28 +246,57 @@ class Controller:
         )
         if before is not None:
             self.optimizer_state.reset(before.weights - weights)
-        self._importance = np.array(decided["importance"])
-        self._steps_at_renewal, self._epochs_since_renewal = self._steps, 0
-        self._on_plateau = False
+        self._rho_of_mask, self._is_missed = self.rho, False
+        self._check_at = self._steps + CHECKED_AFTER
+        if measures:
+            self._importance = np.array(decided["importance"])
+            self._steps_at_renewal, self._epochs_since_renewal = self._steps, 0
+            self._on_plateau = False
         selected = self.cost_model.choice.numbers(weights)
         renewal = Renewal(
             step=self._steps,
             selected=tuple(sorted(selected)),
             importance=tuple(decided["importance"]),
-            predicted=self.cost_model.seconds(selected),
-            correlation=decided["correlation"],
+            predicted=self.full_seconds * self.pace.share(self.cost_model.seconds(selected)),
+            correlation=decided["correlation"] if measures else None,
             changed=changed,
             seconds=time.perf_counter() - began,
         )
         self.renewals.append(renewal)
         self._log(renewal)
 
+    @property
+    def is_to_check(self) -> bool:
+        """Whether it is time to compare the seconds of steps with those that were predicted."""
+        return (
+            self.auto is None
+            and self.config.select not in FIXED
+            and self._check_at is not None
+            and self._steps >= self._check_at
+            and self.pace.corrections < MOST_CORRECTIONS
+        )
+
+    def check(self, meter: StepMeter) -> None:
+        """Makes another selection due if steps take not as long as predicted; all ranks call it."""
+        assert self.mask is not None
+        weights, digest = self.mask.weights, self.mask.digest
+        pace, steady = self.pace, meter.steady(digest)
+        text = text_of_rank(self.engine, lambda: json.dumps(pace.measured_now(steady)))
+        rho = json.loads(text)  # of rank 0
+        # On a busy machine it is looked at more and more rarely.
+        self._check_at = None if rho is not None else self._steps + max(self._steps, CHECKED_AFTER)
+        modeled = self.cost_model.seconds(self.cost_model.choice.numbers(weights))
+        self._is_missed = rho is not None and pace.correct(rho, modeled)
+
     def _values(self, batches: Sequence[Any]) -> np.ndarray:
         """Each item's importance, the mean over all ranks; ones where it is not used."""
         choice = self.cost_model.choice
         if self.config.select in FIXED:
             return np.ones(len(choice.items))
-        found = self.measure(batches).loss_change
+        found, _, computing = self.measure(batches)
+        if computing is not None:
+            exchange = self.full_seconds - choice.full_seconds
+            self.pace.full_now = computing + max(0.0, exchange)
         names = sorted(choice.weights(self._all))
         mean = self.engine.all_reduce(np.array([found.get(n, 0.0) for n in names]), "mean")
         return by_item(choice, dict(zip(names, mean.tolist(), strict=True)))
@@ -250,8 +312,10 @@ class Controller:
         values = self._not_copied_first(values)
         if config.select in FIXED:
             weights = fixed_weights(config.select, self.model, choice)
+        elif self.rho == 1:
+            weights = choice.weights(self._all)
         else:
-            budget = config.rho * self.full_seconds
+            budget = max(self.pace.budget(self.rho), self.cost_model.seconds(self._forced))
             selected = self.cost_model.select(self.solver, values.tolist(), budget, self._forced)
             if self.mask is not None:
                 present = choice.numbers(self.mask.weights)
@@ -306,22 +370,21 @@ class Controller:
         rho = self._measured_rho(meter)
         if rho is None or self.config.select in FIXED or self._slow is self.mask:
             return
-        if rho > self.config.rho * (1 + MOST_OVER_RHO):
-            self._slow = self.mask
+        if self.auto is None and rho > self.rho * (1 + MOST_OVER_RHO):
+            self._slow, full = self.mask, self.pace.full_step
             logger.warning(
                 "elastic: a step takes %.1f ms, %.2f of a full one (%.1f ms when it was measured), "
                 "where rho %g was asked for; other programs on this machine, and parts of a step "
                 "that no selection changes, can be the reason",
-                rho * self.full_seconds * 1e3,
+                rho * full * 1e3,
                 rho,
-                self.full_seconds * 1e3,
-                self.config.rho,
+                full * 1e3,
+                self.rho,
             )
 
     def _measured_rho(self, meter: StepMeter) -> float | None:
         """How long steps of the selection take, of a full one; None: not known yet."""
-        seconds = None if self.mask is None else meter.median(self.mask.digest)
-        return None if seconds is None else seconds / self.full_seconds
+        return self.pace.measured(None if self.mask is None else meter.median(self.mask.digest))
 
     # Reports and checkpoints
 
@@ -358,18 +421,28 @@ class Controller:
             "best_loss": None if np.isinf(self._best_loss) else float(self._best_loss),
             "on_plateau": bool(self._on_plateau),
             "renewals": [vars(renewal) for renewal in self.renewals],
+            "auto": None if self.auto is None else self.auto.state(),
+            "rho": self._rho_of_mask,
+            "saving": self.pace.saving,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from a checkpoint."""
         if state["version"]:
             self.mask = Mask(state["version"], frozenset(state["weights"]))
-            self._importance = np.array(state["importance"])
+            known = state["importance"]
+            self._importance = None if known is None else np.array(known)
         self.optimizer_state.restore(state["counts"])
         self._steps, self._steps_at_renewal, self._epochs_since_renewal = state["steps"]
         self._epochs = state["epochs"]
         self._best_loss = np.inf if state["best_loss"] is None else state["best_loss"]
         self._on_plateau = state["on_plateau"]
+        if self.auto is not None and state.get("auto"):
+            self.auto.restore(state["auto"])
+        # Older checkpoints have neither.
+        self.pace.saving = state.get("saving", 1.0)
+        self._rho_of_mask = state.get("rho", 0.0)
+        self._check_at = self._steps + CHECKED_AFTER
         self.renewals = [
             Renewal(**{**r, "selected": tuple(r["selected"]), "importance": tuple(r["importance"])})
             for r in state["renewals"]

@@ -28,8 +28,10 @@ from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.engines.devices import seconds_of
 from ooodist.planner.data_parallel.plan import PlanWithCosts
 from ooodist.planner.wire import narrowed
+from ooodist.profiler.folder import Calibration
 from ooodist.profiler.state import all_variables, preserved
 from ooodist.profiler.step import as_tensors, trace_step
+from ooodist.profiler.storage import keep, profile_of
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.execution import Batch, Execution, Run, in_executions
@@ -80,11 +82,18 @@ class SelectiveDataParallel:
         inner.broadcast(batch)
         with engine.agreed():
             optimizer_state = OptimizerState(model)
-            traced = trace_step(model, batch, accumulate=accumulate)
-        profile = inner.profile(batch, traced)
-        self._costs, _ = timing.calibrated(
-            model, batch, profile.costs, engine, accumulate=accumulate
-        )
+            probe = Probe(model, optimizer_state, accumulate)
+            traced = probe.traced(batch)
+        inner.flush()
+        # Its costs are as measured: elastic training sends no rows.
+        settings = inner.training.planning
+        profile = profile_of(model, batch, engine, settings, accumulate=accumulate, traced=traced)
+        calibration = profile.elastic
+        if calibration is None:
+            calibration, _ = timing.calibrated(
+                model, batch, profile.costs, engine, accumulate=accumulate
+            )
+        self._costs = timing.scaled(profile.costs, calibration)
         if (order := inner.training.to_find) is not None:
             limits = inner.limits(total_steps)
             full = planned_for(order, self._costs, profile.network, limits, profile.model, engine)
@@ -93,27 +102,30 @@ class SelectiveDataParallel:
         self._profile = profile
         self._optimizer_state = optimizer_state
         self.executions.clear()
-        cost_model = self._cost_model(batch)
+        cost_model: CostModel = OneWorker(timing.selectable_of(self._costs))
+        if engine.size > 1:
+            cost_model, calibration = self._several_workers(batch, calibration)
+        if engine.rank == 0 and calibration != profile.elastic:
+            keep(settings, replace(profile, elastic=calibration))
         inner.planned = None  # the plans of the measured steps are not carried out
-        with engine.agreed():
-            probe = Probe(model, optimizer_state)
         return cost_model, optimizer_state, probe
 
-    def _cost_model(self, batch: Batch) -> CostModel:
-        if self.inner.engine.size == 1:
-            return OneWorker(timing.selectable_of(self._costs))
+    def _several_workers(
+        self, batch: Batch, calibration: Calibration
+    ) -> tuple[SeveralWorkers, Calibration]:
+        """The cost model of several workers, and the calibration with that of the exchange."""
         exchange = self.inner.backward.exchange
         costs, network = self._costs, self._profile.network
         if exchange.wire is not None:
             costs, network = narrowed(costs, network, exchange.wire)
-        cost_model = SeveralWorkers(
-            costs,
-            network,
-            exchange.bucket_bytes,
-            exchange.credit,
-            self.inner.steps_per_execution,
-        )
-        return self._calibrated(cost_model, batch)
+        steps = self.inner.steps_per_execution
+        bucket_bytes, credit = exchange.bucket_bytes, exchange.credit
+        cost_model = SeveralWorkers(costs, network, bucket_bytes, credit, steps)
+        settings = f"wire {exchange.wire}, buckets {bucket_bytes}, credit {credit}, steps {steps}"
+        if calibration.exchange == settings:
+            return replace(cost_model, waiting=calibration.waiting), calibration
+        cost_model = self._calibrated(cost_model, batch)
+        return cost_model, replace(calibration, exchange=settings, waiting=cost_model.waiting)
 
     def _calibrated(self, cost_model: SeveralWorkers, batch: Batch) -> SeveralWorkers:
         """Calibrates with real steps of three selections, exchange included; all ranks call it.

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -19,10 +20,13 @@ from typing import Any, Protocol
 import keras
 import numpy as np
 
+from ooodist.elastic.auto_rho import AutoRho
 from ooodist.elastic.controller import Controller, Mask, Measure
 from ooodist.elastic.cost_model import CostModel
+from ooodist.elastic.fall_meter import FallMeter
 from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.step_meter import StepMeter
+from ooodist.step.all_ranks.objects import text_of_rank
 from ooodist.step.execution import Batch, Run
 from ooodist.trainer.strategy import LookAhead, Strategy
 
@@ -90,6 +94,8 @@ class Elastic(Strategy):
         self._not_copied = not_copied
         self.controller: Controller | None = None
         self._meter = StepMeter()
+        self._fall = FallMeter()
+        self._extra = 0.0  # seconds of measuring, selecting and tracing in this stretch
         self._planned_for: tuple[Any, ...] = ()
 
     @property
@@ -121,9 +127,11 @@ class Elastic(Strategy):
         """Measures model, network and the costs of selections; fit calls this itself."""
         began = time.monotonic()
         cost_model, optimizer_state, measure = self.selective.plan(batch, total_steps)
-        if self.engine.rank == 0 and total_steps is not None and self.config.select == "importance":
-            warn_if_short(cost_model, self.config.rho, total_steps, time.monotonic() - began)
+        rho, select = self.config.rho, self.config.select
+        if self.engine.rank == 0 and total_steps and rho != "auto" and select == "importance":
+            warn_if_short(cost_model, rho, total_steps, time.monotonic() - began)
         self.steps_per_execution = self.inner.steps_per_execution
+        self._fall = FallMeter(total_steps)
         self._planned_for = self.compiled
         with self.engine.agreed():
             self.controller = Controller(
@@ -177,15 +185,48 @@ class Elastic(Strategy):
         if self.needs_plan:  # train_on_batch was called without fit
             self.plan(batches[0])
         controller = self._selector
-        if controller.is_due:
+        if controller.auto is not None and (fall := self._fall.ended()) is not None:
+            self._end_stretch(controller.auto, fall)
+        if controller.is_to_check:
+            controller.check(self._meter)
+        began, is_due = time.perf_counter(), controller.is_due
+        if is_due:
             self.flush()  # what is measured, and reset, has all its updates
-            more = look_ahead(max(0, self.config.batches - len(batches)))
-            found = [*batches, *more][: self.config.batches]
+            wanted = max(self.config.batches, self.accumulate)
+            more = look_ahead(max(0, wanted - len(batches)))
+            found = [*batches, *more][:wanted]
             number = int(self.engine.all_reduce(np.array([len(found)]), "min")[0])
             controller.renew(found[:number])
             self._meter.interrupted()
         assert controller.mask is not None
         self.selective.select(controller.mask)
+        if is_due:
+            self._extra += time.perf_counter() - began
+
+    def _end_stretch(self, auto: AutoRho, fall: float) -> None:
+        """Chooses rho for the next steps; all ranks do as rank 0 has found.
+
+        Args:
+            auto: the controller's.
+            fall: of the loss, per update, the same on all ranks.
+        """
+        controller, extra = self._selector, self._extra
+        self._extra = 0.0
+
+        def chosen() -> str:
+            assert controller.mask is not None
+            seconds, found = self._meter.median(controller.mask.digest), ""
+            if seconds is not None:
+                if auto.rho == 1:
+                    controller.pace.full_now = seconds
+                left = (self.left or 0) // self.accumulate * controller.pace.full_step
+                found = auto.end(fall / seconds, self._fall.updates * seconds, extra, left)
+            return json.dumps([auto.state(), found])
+
+        state, found = json.loads(text_of_rank(self.engine, chosen))
+        auto.restore(state)
+        if found:
+            logger.info("elastic: rho auto: %s; the smallest that pays: %g", found, auto.smallest)
 
     def runner(self) -> Run:
         run = self.selective.runner()
@@ -193,9 +234,14 @@ class Elastic(Strategy):
         def train(batches: Sequence[Batch]) -> dict[str, Any]:
             controller, updates = self._selector, len(batches) // self.accumulate
             assert controller.mask is not None
+            began, digest = time.perf_counter(), controller.mask.digest
             logs = run(batches)
             controller.count(updates)
-            self._meter.launched(controller.mask.digest, updates)
+            if self._meter.is_first(digest):
+                self._extra += time.perf_counter() - began
+            self._meter.launched(digest, updates)
+            if controller.auto is not None:
+                self._fall.ran(updates, logs)
             return logs
 
         return train
@@ -206,6 +252,7 @@ class Elastic(Strategy):
     def end_epoch(self, logs: dict[str, Any]) -> None:
         """Tells the controller, and adds its values to the logs."""
         self._selector.end_epoch(logs.get("loss"))
+        self._fall.end_epoch()
         if self.engine.rank == 0:
             self._selector.compare(self._meter)
         logs.update(self._selector.scalars(self._meter, self.selective.exchanges))

@@ -26,22 +26,24 @@ tensor selection", MobiSys 2023, section 3.3.
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-import tensorflow as tf
 from scipy.stats import spearmanr
 
 from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.selection.items import Selectable
-from ooodist.graph.units import Gradient
-from ooodist.profiler.state import all_variables, preserved
-from ooodist.profiler.step import as_tensors
+from ooodist.engines.devices import wait_for_gpu
+from ooodist.profiler.state import preserved
+from ooodist.profiler.step import StepToMeasure, as_tensors, trace_step
 from ooodist.step.backward import variable_names
-from ooodist.step.execution import Batch, uncompiled
-from ooodist.step.tape import watch_gradients
+from ooodist.step.execution import Batch
+
+MOST_SPREAD = 0.25  # of the seconds of full steps, which are one after the other
 
 
 class Measured(NamedTuple):
@@ -50,62 +52,78 @@ class Measured(NamedTuple):
     Attributes:
         loss_change: change of the loss by the weight's next update; negative if it helps.
         gradient: sum of the absolute values of its gradient.
+        full_seconds: the median seconds of the full steps that were measured, without an exchange;
+            None if they differ too much, or were not timed.
     """
 
     loss_change: dict[str, float]
     gradient: dict[str, float]
+    full_seconds: float | None = None
 
 
 class Probe:
-    """Measures how much each weight matters.
+    """Measures how much each weight matters, by the full step that profiles are measured of.
 
     Args:
         model: compiled and built.
         optimizer_state: the state of its optimizer.
+        accumulate: batches per update.
     """
 
-    def __init__(self, model: keras.Model, optimizer_state: OptimizerState) -> None:
+    def __init__(
+        self, model: keras.Model, optimizer_state: OptimizerState, accumulate: int = 1
+    ) -> None:
         self._model, self._optimizer_state = model, optimizer_state
-        self._traced = tf.function(self._run, autograph=False, reduce_retracing=True)
+        self._accumulate = accumulate
+        self._traced: StepToMeasure | None = None
+
+    def traced(self, batch: Batch) -> StepToMeasure:
+        """The full step, traced at the first call; batches of other shapes are traced later."""
+        if self._traced is None:
+            self._traced = trace_step(
+                self._model,
+                batch,
+                accumulate=self._accumulate,
+                updating=self._optimizer_state.counting,
+            )
+        return self._traced
 
     def __call__(self, batches: Sequence[Batch]) -> Measured:
-        """Measures all weights, with one forward and backward pass per batch.
+        """Measures all weights, with one step for each ``accumulate`` batches.
 
         Args:
-            batches: at least one, as the data yields them; a single batch also serves as the next.
+            batches: at least one, as the data yields them, and of one update at least, or they are
+                taken several times; a single update also serves as the next.
         """
-        batches = as_tensors(list(batches))
-        graph = self._traced.get_concrete_function(batches[0]).graph
-        variables = [*all_variables(self._model, graph), *self._optimizer_state.variables]
-        total = Totals(len(batches))
-        for batch in batches:
-            with preserved(variables):
-                total.add(*self._traced(batch))
-        return total.measured()
+        batches, each = as_tensors(list(batches)), self._accumulate
+        traced, weights = self.traced(batches[0]), self._model.trainable_variables
+        names = variable_names(weights)
+        while len(batches) < each:
+            batches = [*batches, *batches]
+        updates = [batches[n : n + each] for n in range(0, len(batches) - each + 1, each)]
+        total, seconds = Totals(len(updates)), []
+        with preserved([*traced.variables, *self._optimizer_state.variables]):
+            before = [np.array(weight.numpy()) for weight in weights]
+            for update in updates:
+                self._optimizer_state.reset(list(self._optimizer_state.counts))
+                began = time.perf_counter()
+                gradients = traced.gradients(update)
+                wait_for_gpu()
+                seconds.append(time.perf_counter() - began)
+                moved = zip(names, weights, before, strict=True)
+                steps = {n: w.numpy() - old for n, w, old in moved if n in gradients}
+                total.add({name: gradients[name] for name in steps}, steps)
+                for weight, old in zip(weights, before, strict=True):
+                    weight.assign(old)
+        return total.measured()._replace(full_seconds=_steady(seconds))
 
-    def _run(self, batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Gradients and steps, as float32 tensors by weight name."""
-        model = self._model
-        weights = model.trainable_variables
-        self._optimizer_state.reset(list(self._optimizer_state.counts))
-        before = [tf.identity(weight.value) for weight in weights]
-        gradients: dict[str, Gradient] = {}
 
-        def note(
-            _target: Any, _seeds: Any, found: Sequence[Gradient], variables: Sequence[Any]
-        ) -> list[Gradient]:
-            gradients.update(zip(variable_names(variables), found, strict=True))
-            return list(found)
-
-        with uncompiled(model), self._optimizer_state.counting(), watch_gradients(note):
-            model.train_step(batch)
-        dense, steps = {}, {}
-        for name, weight, old in zip(variable_names(weights), weights, before, strict=True):
-            gradient = gradients.get(name)
-            if gradient is not None:
-                dense[name] = tf.cast(gradient, tf.float32)
-                steps[name] = tf.cast(weight.value - old, tf.float32)
-        return dense, steps
+def _steady(seconds: Sequence[float]) -> float | None:
+    """The median; None if other programs disturb the steps. The first call may do more."""
+    later = sorted(seconds[1:])
+    if not later or later[-1] > later[0] * (1 + MOST_SPREAD):
+        return None
+    return statistics.median(later)
 
 
 class Totals:
@@ -118,43 +136,35 @@ class Totals:
     def __init__(self, batches: int) -> None:
         self._batches = batches
         self._total = Measured({}, {})
-        self._first: dict[str, tf.Tensor] = {}
-        self._steps: dict[str, tf.Tensor] = {}
+        self._first: dict[str, np.ndarray] = {}
+        self._steps: dict[str, np.ndarray] = {}
 
-    def add(self, gradients: dict[str, tf.Tensor], steps: dict[str, tf.Tensor]) -> None:
+    def add(self, gradients: Mapping[str, Any], steps: Mapping[str, Any]) -> None:
         """Adds a batch: the gradients of the weights, and their first steps, by name."""
-        self._first = self._first or gradients
-        self._change(gradients)
-        self._steps = steps
-        self._count(self._total.gradient, _absolute_sums(gradients))
+        # As arrays: TensorFlow takes longer to begin so many small operations than to compute them.
+        found = {name: _flat(gradient) for name, gradient in gradients.items()}
+        self._first = self._first or found
+        self._change(found)
+        self._steps = {name: _flat(step) for name, step in steps.items()}
+        self._count(self._total.gradient, {name: np.abs(g).sum() for name, g in found.items()})
 
     def measured(self) -> Measured:
         """The means; the first batch counts as the one after the last."""
         self._change(self._first)
         return self._total
 
-    def _change(self, gradients: dict[str, tf.Tensor]) -> None:
-        self._count(self._total.loss_change, _products(gradients, self._steps))
+    def _change(self, gradients: Mapping[str, np.ndarray]) -> None:
+        products = {name: np.dot(gradients[name], step) for name, step in self._steps.items()}
+        self._count(self._total.loss_change, products)
 
-    def _count(self, sums: dict[str, float], values: dict[str, tf.Tensor]) -> None:
+    def _count(self, sums: dict[str, float], values: Mapping[str, Any]) -> None:
         for name, value in values.items():
             sums[name] = sums.get(name, 0.0) + float(value) / self._batches
 
 
-# Traced, as calling each of many small operations would take longer than computing it.
-@tf.function(autograph=False)
-def _products(gradients: dict[str, tf.Tensor], steps: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """The dot product of each weight's gradient and step, as a scalar."""
-    return {
-        name: tf.tensordot(tf.reshape(gradients[name], [-1]), tf.reshape(step, [-1]), 1)
-        for name, step in steps.items()
-    }
-
-
-@tf.function(autograph=False)
-def _absolute_sums(gradients: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """The sum of the absolute values of each gradient, as a scalar."""
-    return {name: tf.reduce_sum(tf.abs(gradient)) for name, gradient in gradients.items()}
+def _flat(tensor: Any) -> np.ndarray:
+    """A tensor's values as float32, in one axis."""
+    return np.asarray(tensor).astype(np.float32, copy=False).ravel()
 
 
 def by_item(choice: Selectable, change: Mapping[str, float]) -> np.ndarray:

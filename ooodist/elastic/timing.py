@@ -6,7 +6,8 @@ selection needs. So the costs of any selection are known without measuring it:
 * :func:`selectable_of` groups the weights into items: those whose gradients one unit completes.
 * :func:`reduced` gives the costs of a selection with the units of the full step: to predict.
 * :func:`masked` gives them with the units of the selection's own traced step: to plan.
-* :func:`calibrated` runs three selections and scales the costs to their real seconds.
+* :func:`calibrated` runs three selections, and finds how much longer they take than these costs
+  say; a kept profile has that, too.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ooodist.graph.digest import model_digest
 from ooodist.graph.units import find_backward_units
 from ooodist.planner.costs import StepCosts, UnitCost
 from ooodist.profiler.compute import undisturbed
+from ooodist.profiler.folder import Calibration
 from ooodist.profiler.owners import find_owners
 from ooodist.profiler.saved_tensors import saved_tensors
 from ooodist.profiler.state import all_variables, preserved
@@ -167,15 +169,15 @@ class Check:
 
 def calibrated(
     model: keras.Model, batch: Batch, costs: StepCosts, engine: Engine, *, accumulate: int = 1
-) -> tuple[StepCosts, tuple[Check, ...]]:
-    """Runs three selections and scales the costs to fit them. The model stays as it is.
+) -> tuple[Calibration, tuple[Check, ...]]:
+    """Runs three selections and fits the costs to them. The model stays as it is.
 
     The selections are all items, the half of them next to the output, and the head. Two factors,
     for what is always computed and for what can be selected, are fitted by least squares of the
     relative errors. All ranks call it; the slowest counts.
 
     Returns:
-        the scaled costs, and the three checks.
+        the factors, for :func:`scaled`, and the three checks.
     """
     choice = selectable_of(costs)
     masks = three_selections(choice)
@@ -200,7 +202,7 @@ def calibrated(
             for check in checks
         ),
     )
-    return _scaled(costs, *map(float, factors)), checks
+    return Calibration(float(factors[0]), float(factors[1])), checks
 
 
 def three_selections(choice: Selectable) -> dict[str, frozenset[int]]:
@@ -269,7 +271,10 @@ def timed(
     return [undisturbed(found) for found in seconds]
 
 
-def _scaled(costs: StepCosts, fixed: float, selectable: float) -> StepCosts:
+def scaled(costs: StepCosts, calibration: Calibration) -> StepCosts:
+    """The costs in seconds of elastic steps."""
+    fixed, selectable = calibration.fixed, calibration.selectable
+
     def times(units: Sequence[UnitCost], factor: float) -> tuple[UnitCost, ...]:
         return tuple(replace(unit, seconds=unit.seconds * factor) for unit in units)
 

@@ -19,6 +19,23 @@ DEFAULT_FOLDER = "~/.cache/ooodist/profiles"
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """Factors from the costs of a profile to the seconds of elastic steps.
+
+    Attributes:
+        fixed: of what every step computes.
+        selectable: of what a selection may leave out.
+        exchange: the settings with which ``waiting`` was measured; "" with one worker.
+        waiting: of the simulated wait for the exchange.
+    """
+
+    fixed: float
+    selectable: float
+    exchange: str = ""
+    waiting: float = 1.0
+
+
+@dataclass(frozen=True)
 class Profile:
     """The measured costs of a model's step and of a network.
 
@@ -30,6 +47,7 @@ class Profile:
         network: the costs of exchanges with the engine, on the slowest rank.
         costs: the costs of a step, on the slowest rank.
         step_seconds: seconds of a training step by default, just before; None: it was not trained.
+        elastic: how these differ from elastic steps; None if there were none.
     """
 
     name: str
@@ -39,6 +57,7 @@ class Profile:
     network: Network
     costs: StepCosts
     step_seconds: float | None = None
+    elastic: Calibration | None = None
 
     @property
     def model(self) -> str:

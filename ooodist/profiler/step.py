@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from ooodist.profiler.owners import Owner, Weight, find_owners
 from ooodist.profiler.state import all_variables
 from ooodist.step.backward import Order, OrderedBackward, TracedStep, variable_names
 from ooodist.step.building import build
+from ooodist.step.carried import CarriedGradients
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.execution import Batch, Execution
 
@@ -57,11 +59,20 @@ class StepToMeasure:
 
     def run(self) -> float:
         """Runs the step and returns the seconds until all of its work is done."""
-        return seconds_of(lambda: self.execution(self.batches))
+        return seconds_of(lambda: self.gradients(self.batches))
+
+    def gradients(self, batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
+        """Trains on the batches of one update; returns its dense gradients by weight name."""
+        return self.execution(batches)
 
 
 def trace_step(
-    model: keras.Model, batch: Batch, *, accumulate: int = 1, order: Order = baseline_order
+    model: keras.Model,
+    batch: Batch,
+    *,
+    accumulate: int = 1,
+    order: Order = baseline_order,
+    updating: Callable[[], AbstractContextManager[None]] | None = None,
 ) -> StepToMeasure:
     """Traces one step without running it.
 
@@ -70,6 +81,7 @@ def trace_step(
         batch: a batch as its data set yields it.
         accumulate: batches per update; each has the shapes of ``batch``.
         order: the order of the backward units; ``inorder`` adds no edges between them.
+        updating: makes a context that is entered around the update while it is traced, or None.
 
     Raises:
         UserError: the step runs eagerly, trains nothing, or has several backward passes.
@@ -82,7 +94,7 @@ def trace_step(
     batch = as_tensors(batch)
     build(model, batch)
     backward = _WatchedBackward(order)
-    execution = Execution(model, backward, accumulate=accumulate)
+    execution = _Gradients(model, backward, accumulate=accumulate, updating=updating)
     batches = (batch,) * accumulate
     began = time.perf_counter()
     graph = execution.trace(batches)
@@ -112,13 +124,33 @@ def as_tensors(batches: Any) -> Any:
     )
 
 
+class _Gradients(Execution):
+    """An execution of one step that returns its gradients in place of its logs."""
+
+    backward: _WatchedBackward
+
+    def _run(
+        self, batches: tuple[Batch, ...], left: CarriedGradients | None, notices: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor, CarriedGradients | None]:
+        # Keras's metrics may make variables, and then TensorFlow traces twice.
+        for noted in (self.backward.steps, self.backward.weights, self.backward.seeds):
+            noted.clear()
+        _, codes, left = super()._run(batches, left, notices)
+        return self.backward.dense, codes, left
+
+
 class _WatchedBackward(OrderedBackward):
-    """Imposes an order, exchanges nothing, and records the weights and seeds."""
+    """Imposes an order, exchanges nothing, and records the weights and seeds.
+
+    Attributes:
+        dense: the gradients of the step that was traced last, by weight name.
+    """
 
     def __init__(self, order: Order) -> None:
         super().__init__(GradientExchange(engines.alone()), order)
         self.weights: list[Weight] = []
         self.seeds: list[tf.Tensor] = []
+        self.dense: dict[str, tf.Tensor] = {}
 
     def __call__(
         self,
@@ -130,13 +162,13 @@ class _WatchedBackward(OrderedBackward):
     ) -> list[Gradient]:
         result = super().__call__(target, seeds, gradients, variables, carried)
         self.seeds += seeds
-        for name, variable, gradient in zip(
-            variable_names(variables), variables, gradients, strict=True
-        ):
+        names = variable_names(variables)
+        for name, variable, gradient in zip(names, variables, gradients, strict=True):
             if gradient is not None:
                 self.weights.append(Weight(name, gradient, capture(handle_of(variable))))
         # Gradients of embeddings are exchanged, and then applied, as dense ones.
         dense = [None if g is None else tf.convert_to_tensor(g) for g in result]
         # No update runs beside a unit: on a single core it would interrupt and lengthen the unit.
-        with tf.control_dependencies([g for g in dense if g is not None]):
+        self.dense = {n: g for n, g in zip(names, dense, strict=True) if g is not None}
+        with tf.control_dependencies(list(self.dense.values())):
             return [None if g is None else tf.identity(g) for g in dense]

@@ -6,7 +6,6 @@ import logging
 import platform
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -79,7 +78,7 @@ def profile_of(
     if text:
         profile = profiles.from_yaml(text, "of rank 0")
         if not still_holds(engine, profile.network):
-            profile = replace(profile, network=_measure_network(engine, traced))
+            profile = replace(profile, network=_measure_network(engine, traced), elastic=None)
         elif not low_rank or profile.costs.low_rank != LowRankCosts():
             return profile
     else:
@@ -102,7 +101,7 @@ def profile_of(
     # The conditions and the date are those of rank 0.
     profile = profiles.from_yaml(engine.broadcast_text(yaml_dataclass.dump(profile)), "of rank 0")
     if engine.rank == 0:
-        _keep(folder, profile)
+        keep(settings, profile)
     return profile
 
 
@@ -142,7 +141,9 @@ def _of_the_slowest(costs: StepCosts, engine: Engine) -> StepCosts:
     return yaml_dataclass.read_text(StepCosts, text, "costs")
 
 
-def _keep(folder: Path, profile: Profile) -> None:
+def keep(settings: PlanningConfig, profile: Profile) -> None:
+    """Writes a profile to the folder of profiles; warns if that is not possible."""
+    folder = profiles.folder_of(settings.profiles)
     try:
         file = profiles.write(folder, profile)
     except OSError as error:

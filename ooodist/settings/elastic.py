@@ -17,7 +17,8 @@ logger = logging.getLogger("ooodist")
 @dataclass(frozen=True)
 class ElasticConfig(Checked):
     """Trains only the most important tensors. ``rho``: the time that a step may take, as a share of
-    a full step's; 1 is full training. ``renew``: when to select again, such as ``200 steps``,
+    a full step's; 1 is full training, ``auto``: begins with it, and takes the smallest one with
+    which the loss falls as fast per second. ``renew``: when to select again, such as ``200 steps``,
     ``2 epochs`` or ``plateau`` (after an epoch whose loss is not 1 % below the best). ``batches``:
     the number of batches on which importance is measured. ``smoothing``: the weight of earlier
     importance in the average. ``keep``: the selection changes only if another one has more of the
@@ -28,7 +29,7 @@ class ElasticConfig(Checked):
 
     keys_at: ClassVar[str] = "elastic"
 
-    rho: Annotated[float, Range(0, 1)] = 0.5
+    rho: Annotated[float, Range(0, 1)] | Literal["auto"] = 0.5
     renew: str = "200 steps"
     batches: Count = 4
     smoothing: Annotated[float, Range(0, 0.99)] = 0.5

@@ -6,6 +6,7 @@ import pytest
 
 import ooodist
 from ooodist.elastic import timing
+from ooodist.profiler.folder import Calibration
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def equal_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 def set_equal_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """One process, and costs that are the same in each run: calibrated, they would never be."""
     ooodist.init("local")
-    monkeypatch.setattr(timing, "calibrated", lambda _model, _batch, costs, *_, **__: (costs, ()))
+    monkeypatch.setattr(timing, "calibrated", lambda *_, **__: (Calibration(1.0, 1.0), ()))
 
 
 @pytest.fixture(scope="module")

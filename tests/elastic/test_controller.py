@@ -21,6 +21,7 @@ from ooodist.elastic.controller import Controller, Mask
 from ooodist.elastic.cost_model import OneWorker
 from ooodist.elastic.importance import Measured
 from ooodist.elastic.optimizer_state import OptimizerState
+from ooodist.elastic.pace import LEAST_SAVING
 from ooodist.elastic.selection.items import Item, Selectable
 from ooodist.elastic.step_meter import StepMeter
 from ooodist.engines.local import LocalEngine
@@ -363,6 +364,8 @@ class Median(StepMeter):
     def median(self, digest: str) -> float | None:
         return self.seconds
 
+    steady = median
+
 
 def test_steps_a_little_longer_than_asked_for_are_not_said(
     caplog: pytest.LogCaptureFixture,
@@ -380,6 +383,52 @@ def test_steps_much_longer_than_asked_for_are_said_once(caplog: pytest.LogCaptur
         controller.compare(Median(FULL * 1.24))
     assert caplog.text.count("1.24 of a full one") == 1
     assert f"where rho {controller.config.rho:g} was asked for" in caplog.text
+
+
+def checked(controller: Controller, seconds: float) -> None:
+    """20 updates of these seconds, on a machine that is as fast as it was."""
+    controller.pace.full_now = FULL
+    controller.count(20)
+    assert controller.is_to_check
+    controller.check(Median(seconds))
+    assert not controller.is_to_check
+
+
+def test_a_rho_that_is_missed_by_a_tenth_is_corrected_without_measuring_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    controller = controller_of(A)  # of 8 s with c and a
+    with caplog.at_level(logging.INFO, logger="ooodist"):
+        controller.renew([])
+        checked(controller, FULL * 0.99)
+    assert "steps take 0.99 of a full one, where 0.89 was predicted" in caplog.text
+    assert controller.is_due
+    controller.renew([])
+    assert layers_of(controller) == "bc"
+    assert len(controller.measure.batches) == 1
+    assert controller.renewals[1].importance == controller.renewals[0].importance
+    assert not controller.is_due
+    restored = controller_of(A)
+    restored.restore(json.loads(json.dumps(controller.state())))
+    assert restored.pace.saving == controller.pace.saving == LEAST_SAVING
+
+
+def test_a_rho_that_is_not_known_yet_is_looked_at_more_and_more_rarely() -> None:
+    controller, looked = controller_of(A), []
+    controller.renew([])
+    for step in range(1, 200):
+        controller.count(1)
+        if controller.is_to_check:
+            looked.append(step)
+            controller.check(StepMeter())
+    assert looked == [20, 40, 80, 160]
+
+
+def test_a_rho_that_is_kept_is_not_corrected() -> None:
+    controller = controller_of(A)
+    controller.renew([])
+    checked(controller, 8.5)
+    assert not controller.is_due
 
 
 def test_scalars_tell_what_the_selection_saves() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -13,7 +14,9 @@ import tensorflow as tf
 
 import ooodist
 from ooodist.data_parallel.data_parallel_strategy import DataParallel
+from ooodist.elastic import auto_rho
 from ooodist.elastic.controller import Mask
+from ooodist.elastic.fall_meter import STRETCH
 from ooodist.errors import UserError
 from ooodist.graph.digest import model_digest
 from ooodist.graph.ops import ancestors
@@ -399,3 +402,31 @@ def test_a_rho_that_is_too_small_is_refused_before_the_first_step(profiles: str)
     with pytest.raises(UserError, match="the smallest feasible rho is"):
         fit(model)
     assert state(model)[: len(before)] == before
+
+
+def test_rho_auto_begins_in_full_and_tries_smaller_ones(
+    profiles: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # So short a training has no time to lose, and would stay full.
+    monkeypatch.setattr(auto_rho, "MOST_LOST", 1e6)
+    model = elastic(make(), profiles, rho="auto", renew="100 steps")
+    shares = []
+    note = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda *_, **__: shares.append(len(controller_of(model).mask.weights))
+    )
+    with caplog.at_level("INFO", logger="ooodist"):
+        x, y = (np.concatenate([part] * 90)[: 90 * BATCH] for part in data())
+        model.fit(x, y, batch_size=BATCH, epochs=3, verbose=0, callbacks=[note])
+    controller, steps = controller_of(model), STRETCH
+    every = max(shares)
+    assert len(shares) == 270
+    assert shares[:steps] == shares[2 * steps : 3 * steps] == [every] * steps
+    assert max(shares[steps : 2 * steps]) < every
+    assert caplog.text.count("elastic: rho auto: ") >= 1
+    restored = auto_rho.AutoRho(controller.auto.ladder)
+    restored.restore(json.loads(json.dumps(controller.state()["auto"])))
+    assert restored == controller.auto
+
+
+def controller_of(model: keras.Model) -> Any:
+    return model.ooodist.strategy.controller

@@ -136,6 +136,18 @@ def test_the_change_of_the_loss_is_that_of_the_formula(
     assert_close(probe(batches).loss_change, by_hand(model, batches, lambda g: -0.1 * g))
 
 
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_batches_of_one_update_count_together(number: int) -> None:
+    """What is left over does not count; too few count several times."""
+    model = dense_chain(optimizers.SGD(0.1))
+    model.optimizer.build(model.trainable_variables)
+    batches = [batch(seed) for seed in range(number)]
+    pairs = [(batches * 2)[n : n + 2] for n in range(0, max(number - 1, 1), 2)]
+    together = [tuple(map(np.concatenate, zip(*pair, strict=True))) for pair in pairs]
+    found = Probe(model, OptimizerState(model), accumulate=2)(batches).loss_change
+    assert_close(found, by_hand(model, together, lambda g: -0.1 * g))
+
+
 def test_sparse_gradients_count_like_dense_ones() -> None:
     model, batches = embedded(), [token_batch(0), token_batch(1)]
     model.optimizer.build(model.trainable_variables)

@@ -21,6 +21,7 @@ from ooodist.elastic.timing import (
     masked,
     needed_until,
     reduced,
+    scaled,
     selectable_of,
 )
 from ooodist.engines.local import LocalEngine
@@ -319,8 +320,9 @@ def test_calibrating_leaves_the_model_as_it_is() -> None:
     model.fit(*batch(), batch_size=32, verbose=0, shuffle=False)
     costs = measure_compute(model, batch(1), steps=3)
     before = state(model)
-    found, checks = calibrated(model, batch(1), costs, LocalEngine(), accumulate=2)
+    calibration, checks = calibrated(model, batch(1), costs, LocalEngine(), accumulate=2)
     assert state(model) == before
+    found = scaled(costs, calibration)
 
     assert [check.name for check in checks] == ["all", "half", "head"]
     assert all(check.measured > 0 for check in checks)

@@ -135,7 +135,7 @@ def _elastic(job: PreparedJob) -> list[tuple[str, str]]:
     return [
         (
             "elastic",
-            f"rho {config.rho:g}, selected by {config.select} {counted(len(renewals), 'time')}, "
+            f"rho {config.rho}, selected by {config.select} {counted(len(renewals), 'time')}, "
             f"{counted(changed, 'time')} otherwise than before, "
             f"in {sum(renewal['seconds'] for renewal in renewals):.1f} s",
         )
