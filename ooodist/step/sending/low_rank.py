@@ -11,7 +11,8 @@ iteration, which begins where the last one has ended, finds its columns::
     residual = M - P (M' P)'                           added in the next step
 
 Both products are linear in M, so the sums over the ranks are those of the mean gradient, and any
-engine that sums will do. What is lost is put off, as in :mod:`ooodist.step.sending.wire`.
+engine that sums will do. What is lost is put off, as in :mod:`ooodist.step.sending.wire`. All of it
+reads as many numbers as M has seven times, and writes them five times.
 
 Source: Vogels, Karimireddy, Jaggi, "PowerSGD: practical low-rank gradient compression for
 distributed optimization", NeurIPS 2019, algorithms 1 and 2.

@@ -149,6 +149,26 @@ def test_orthonormal_rows_of_what_is_not_finite_are_not() -> None:
         assert not np.isfinite(orthonormal(tf.constant(columns)).numpy()).all()
 
 
+def test_how_often_a_gradient_is_read_and_written() -> None:
+    """On one core of a host, such passes are most of what low rank costs."""
+    (rank,), (n, m) = ranks(1, 4), (60, 50)
+
+    @tf.function(autograph=False)
+    def sent(gradient: tf.Tensor) -> tf.Tensor:
+        begun = rank.begin("w", gradient, 4)
+        halfway = rank.go_on(begun, begun.left)
+        return rank.end(halfway, halfway.own)
+
+    graph = sent.get_concrete_function(tf.TensorSpec((n, m))).graph
+    moves = {"Placeholder", "Identity", "Reshape", "ReadVariableOp", "AssignVariableOp", "If"}
+    ops = [op for op in graph.get_operations() if op.type not in moves]
+    reads, writes = (
+        sum(tensor.shape.num_elements() == n * m for op in ops for tensor in tensors(op))
+        for tensors in (lambda op: op.inputs, lambda op: op.outputs)
+    )
+    assert (reads, writes) == (7, 5)
+
+
 def test_what_travels_in_low_rank() -> None:
     (rank,) = ranks(1, 4)
     assert rank.rank_of(tf.zeros([100, 50])) == 4
