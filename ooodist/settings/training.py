@@ -194,7 +194,10 @@ class Training(Checked):
             "fixed order": (plan or self.k or self.order not in ("inorder", *FROM_COSTS), of_order),
             "order that is not planned": (plan or self.order != "planned", of_order),
             "wire": (self.wire != "float32", f"wire is {self.wire}"),
-            "wire of all": (self.wire not in ("float32", "planned"), f"wire is {self.wire}"),
+            "wire of all": (
+                exchange.wire not in ("float32", "planned"),
+                f"wire is {exchange.wire}",
+            ),
             "given wire": (exchange.wire != "float32", f"wire is {exchange.wire}"),
             "float32": (not plan and self.wire == "float32", "wire is float32"),
             "planned wire": (self.wire == "planned", "wire is planned"),

@@ -95,6 +95,10 @@ class GradientExchange:
         rows: decides which gradients travel as rows; None: all are dense.
         low_rank: makes thin matrices of gradients; None: they travel whole.
 
+    Attributes:
+        thin: what this rank has sent first of the gradients of the last :meth:`mean` that travel in
+            low rank, by weight. It is not finite if the gradient is not.
+
     Raises:
         UserError: credit, bucket_bytes, wire or the plan is impossible with this engine.
     """
@@ -138,6 +142,7 @@ class GradientExchange:
         self._wire = None if wire is None else Wire(engine, wire, feedback)
         self.rows = rows
         self.low_rank = low_rank
+        self.thin: dict[str, tf.Tensor] = {}
         self._names = ExchangeNames(engine.names_cost_memory)
 
     def mean(
@@ -174,7 +179,7 @@ class GradientExchange:
             for name, gradient in given.items()
         }
         begun = self._begun(tensors)
-        thin = {name: each.left for name, each in begun.items()}
+        self.thin = thin = {name: each.left for name, each in begun.items()}
         sent = {n: thin[n] if n in thin else self._sent(n, t) for n, t in tensors.items()}
         sizes = {name: num_bytes(tensor) for name, tensor in sent.items()}
         exchanges = self._exchanges(sent)

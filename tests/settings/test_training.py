@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
-from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.plan import InLowRank, Plan
 from ooodist.settings.elastic import ElasticConfig
 from ooodist.settings.sections import ExchangeConfig, ParallelConfig
 from ooodist.settings.training import REFUSED, Training
@@ -86,6 +86,15 @@ def test_a_plan_brings_its_own_wire_and_steps() -> None:
         Training(order=plan, on_nan="skip")
     with pytest.raises(UserError, match="steps_per_execution is 2, but the order is a plan"):
         Training(order=plan, steps_per_execution=2)
+
+
+def test_a_plan_may_have_both_low_rank_and_a_wire() -> None:
+    """As those have that are found: what cannot travel in low rank may travel in 16 bits."""
+    plan = Plan("x", None, (), wire="float16", low_rank=(InLowRank(4, ("w",)),))
+    training = Training(order=plan)
+    assert (training.wire, training.low_rank) == ("float16", "auto")
+    with pytest.raises(UserError, match=r"low_rank is 4, but wire is float16"):
+        made({"exchange": {"low_rank": 4, "wire": "float16"}})
 
 
 def test_ranks_compare_what_they_were_told() -> None:

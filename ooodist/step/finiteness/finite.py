@@ -2,8 +2,8 @@
 
 The loss does not tell. TensorFlow's fused MatMul, BiasAdd and Relu turns NaN into zeros on some
 processors, and then the loss looks healthy while weights become NaN. So with several ranks, each
-sums up each of its gradients (NaN and infinity survive a sum) and notes the first that is not
-finite::
+sums up each of its gradients, or what it sends of one in low rank (NaN and infinity survive a sum),
+and notes the first that is not finite::
 
     code   0: all gradients of the call are finite
            n: the n-th gradient is not, in the order of the steps and of the backward pass

@@ -72,24 +72,11 @@ class ErrorFeedback:
         scale = self._loss_scale()
         return gradient + (residual if scale is None else residual * tf.cast(scale, residual.dtype))
 
-    def keep(self, weight: str, lost: tf.Tensor, is_finite: tf.Tensor | None = None) -> None:
-        """Keeps what is lost now. Where that is not finite, what was lost before stays.
-
-        Args:
-            weight: whose gradient.
-            lost: what.
-            is_finite: whether all of it is, if that is known: to find out takes long.
-        """
+    def keep(self, weight: str, lost: tf.Tensor) -> None:
+        """Keeps what is lost now. Where that is not finite, what was lost before stays."""
         residual = self.residual(weight, lost)
         lost = self.unscaled(lost)
-        if is_finite is None:
-            residual.assign(tf.where(tf.math.is_finite(lost), lost, residual))
-            return
-
-        def assign() -> None:
-            residual.assign(lost)
-
-        tf.cond(is_finite, assign, lambda: None)
+        residual.assign(tf.where(tf.math.is_finite(lost), lost, residual))
 
     def unscaled(self, tensor: tf.Tensor) -> tf.Tensor:
         """A gradient, or what was made of it, without the scale of the loss."""

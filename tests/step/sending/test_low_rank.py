@@ -14,7 +14,7 @@ import ooodist
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.step.rank_state import RESIDUAL, RankState
-from ooodist.step.sending.low_rank import OWNER, LowRank, columns_of
+from ooodist.step.sending.low_rank import OWNER, LowRank, columns_of, orthonormal
 from ooodist.step.sending.wire import ErrorFeedback
 from tests.job.test_distribute import make
 
@@ -111,6 +111,62 @@ def test_what_is_not_finite_spoils_no_later_step() -> None:
                 np.testing.assert_array_equal(value, other_state[name])
         assert 0 < one.error(LocalEngine()) == other.error(LocalEngine()) < 1
     np.testing.assert_array_equal(step(spoiled, gradients[2]), step(others, gradients[2]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.sampled_from([np.float32, np.float64]),
+    st.integers(1, 8),
+    st.integers(8, 300),
+    st.lists(st.floats(-18, 18), min_size=8, max_size=8),
+    st.integers(0, 7),
+    st.integers(0, 99),
+)
+def test_orthonormal_rows_span_the_columns(
+    dtype: type[np.floating], rank: int, n: int, exponents: list[float], alike: int, seed: int
+) -> None:
+    """Of any length, and also if a column is nearly that before it, or quite, or zero."""
+    numbers = np.random.default_rng(seed)
+    columns = numbers.normal(size=(n, rank)) * 10 ** np.array(exponents[:rank])
+    if 0 < alike < rank:
+        nearly = (0, 1e-9, 1e-6, 1e-4, 1e-2)[seed % 5]
+        other = numbers.normal(size=n) * np.linalg.norm(columns[:, alike - 1])
+        columns[:, alike] = (columns[:, alike - 1] + nearly * other) * (seed % 7 > 0)
+    columns = columns.astype(dtype)
+    rows = orthonormal(tf.constant(columns)).numpy()
+    assert (rows.shape, rows.dtype) == ((rank, n), dtype)
+    wide = rows.astype(np.float64)
+    np.testing.assert_allclose(wide @ wide.T, np.eye(rank), atol=1e-5)
+    lengths = np.linalg.norm(columns.astype(np.float64), axis=0)
+    missed = np.linalg.norm(columns - wide.T @ (wide @ columns), axis=0)
+    assert (missed <= 1e-5 * lengths).all()
+
+
+def test_orthonormal_rows_of_what_is_not_finite_are_not() -> None:
+    columns = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    for bad in (np.nan, np.inf):
+        columns[4, 1] = bad
+        assert not np.isfinite(orthonormal(tf.constant(columns)).numpy()).all()
+
+
+def test_how_often_a_gradient_is_read_and_written() -> None:
+    """On one core of a host, such passes are most of what low rank costs."""
+    (rank,), (n, m) = ranks(1, 4), (60, 50)
+
+    @tf.function(autograph=False)
+    def sent(gradient: tf.Tensor) -> tf.Tensor:
+        begun = rank.begin("w", gradient, 4)
+        halfway = rank.go_on(begun, begun.left)
+        return rank.end(halfway, halfway.own)
+
+    graph = sent.get_concrete_function(tf.TensorSpec((n, m))).graph
+    moves = {"Placeholder", "Identity", "Reshape", "ReadVariableOp", "AssignVariableOp", "If"}
+    ops = [op for op in graph.get_operations() if op.type not in moves]
+    reads, writes = (
+        sum(tensor.shape.num_elements() == n * m for op in ops for tensor in tensors(op))
+        for tensors in (lambda op: op.inputs, lambda op: op.outputs)
+    )
+    assert (reads, writes) == (7, 5)
 
 
 def test_what_travels_in_low_rank() -> None:

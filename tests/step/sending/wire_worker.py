@@ -353,6 +353,18 @@ def a_step_that_is_left_out_changes_nothing_in_low_rank() -> None:
 
 
 @check
+def a_gradient_in_low_rank_that_is_not_finite_ends_the_training() -> None:
+    """And what it sends in its place says whose it was, and on which rank."""
+    numbers = np.random.default_rng(engine.rank)
+    x = numbers.normal(size=(STEPS * BATCH, 24)).astype(np.float32)
+    made = model("adam", low_rank=2, features=[Spoiling(2)])
+    message = f"step 2: the gradient of {KERNELS[0]} of rank 1 is not finite"
+    with pytest.raises(ooodist.UserError, match=message):
+        made.fit(x, (x.sum(axis=1) > 0).astype(np.int32), batch_size=BATCH, verbose=0)
+    assert made.ooodist.strategy.backward.exchange.thin.keys() == {*KERNELS[:2]}
+
+
+@check
 def a_resumed_job_in_low_rank_is_the_uninterrupted_one() -> None:
     """Also if it was interrupted, after four steps, before or after low rank has begun."""
     thin = ("exchange.wire=float32", "exchange.low_rank=1", "checkpoint.every_epochs=1")
