@@ -46,7 +46,7 @@ from ooodist.trainer.watchdog import expect_longer, expect_usual
 logger = logging.getLogger("ooodist")
 
 MEASURED_STEPS = 20  # steps that profiling takes
-NETWORK_SECONDS = 5.0  # time that measuring the network takes
+NETWORK_SECONDS = 8.0  # time that measuring the network takes
 TRACED_STEPS = 10  # one for measuring, and those of the plans that are tried
 SHARE_OF_WAITING = 0.1  # that planning may take where fewer bytes may save most of it
 

@@ -76,9 +76,15 @@ def wide_where_hidden(
     starts = [(plan, 0) for plan in (same_order, shortest) if seconds(plan) <= worst]
     # Buckets of the shortest are large, and all of one gets wider, or nothing.
     for place, width in enumerate(widths[1:], start=1):
-        if not isinstance(width, int) or seconds(plan := best(width)) > worst:
+        if not isinstance(width, int):
             break
-        starts.append((plan, place))
+        plan = best(width)
+        if too_slow := seconds(plan) > worst:
+            plan = _narrowed(plan, costs, first, seconds, worst)
+        if seconds(plan) <= worst:
+            starts.append((plan, place))
+        if too_slow:
+            break
     found = []
     for plan, place in starts:
         now = _widths(plan)
@@ -122,6 +128,16 @@ def _widened(
     half = len(groups) // 2  # the first are exchanged beside what is still to be computed
     plan = _widened(plan, groups[:half], costs, width, seconds, worst)
     return _widened(plan, groups[half:], costs, width, seconds, worst)
+
+
+def _narrowed(
+    plan: Plan, costs: StepCosts, width: Width, seconds: Callable[[Plan], float], worst: float
+) -> Plan:
+    """Sends the last groups, which are waited for, in this width: as few as the time demands."""
+    groups = _groups(plan)
+    tails = (groups[start:] for start in reversed(range(len(groups))))
+    plans = [_in_width(plan, tail, costs, width) for tail in tails]
+    return next((narrower for narrower in plans if seconds(narrower) <= worst), plans[-1])
 
 
 def _groups(plan: Plan) -> list[Group]:

@@ -46,7 +46,7 @@ def measure_network(
 ) -> Network:
     """Measures what exchanges cost with this engine now; all ranks call it together.
 
-    It takes about three seconds; the slower the network, the less it sends.
+    It takes about eight seconds; the slower the network, the less it sends.
 
     Args:
         engine: the engine whose exchanges are measured.

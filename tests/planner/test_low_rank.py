@@ -129,6 +129,14 @@ def test_ten_times_too_slow_a_network_costs_little(by_urgency: bool) -> None:
     assert max(group.rank for group in found.low_rank) > LEAST_RANK or found.narrow
 
 
+def test_where_a_rank_takes_too_long_only_the_last_exchanges_have_a_lower_one() -> None:
+    costs = matrices([LAYER] * 12)
+    found = make_plan(costs, network_of(costs, 60.0), limits=AUTO)
+    lowest, other = found.low_rank
+    assert (lowest.rank, other.rank) == (LEAST_RANK, 2 * LEAST_RANK)
+    assert len(lowest.weights) < len(other.weights)
+
+
 def test_no_rank_is_lower_than_the_least_unless_it_is_asked_for() -> None:
     costs = matrices([LAYER] * 4)
     network = network_of(costs, 1000.0)
