@@ -16,9 +16,7 @@ from ooodist.planner.wire import is_narrowed
 
 LEAST_GAIN = 0.05  # of a step's time: fewer bytes change the numbers, so they must be worth it
 TOLERANCE = 0.01  # how much slower, relatively, a step may be that sends more
-RANK_TOLERANCE = (
-    0.03  # the same where low rank is needed: each doubling of the rank loses much less
-)
+RANK_TOLERANCE = 0.02  # the same where low rank is needed: each doubling of it loses much less
 
 Width: TypeAlias = Wire | int | None  # a dtype of 16 bits, a rank, or the gradient's own
 Group: TypeAlias = tuple[str, ...]  # the weights of an exchange, which travel alike
