@@ -127,7 +127,8 @@ class Laws(Notes):
         for stage, work in assembly.works.items():
             assert set(map(work.stage.name_of, work.variables)) <= mask.weights
             if stage < first:
-                assert work.saved_bytes == (0, 0, 0)
+                kept = work.cut.input_bytes, work.cut.weight_bytes, work.cut.gradient_bytes
+                assert kept == (0, 0, 0)
             assert not work._saved
             assert not work._for_weights
         trained = {*assembly.gradients.variables}

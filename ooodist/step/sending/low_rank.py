@@ -263,7 +263,7 @@ def orthonormal(columns: tf.Tensor) -> tf.Tensor:
         return tf.cast(tf.linalg.triangular_solve(lower, tf.transpose(unit)), columns.dtype)
 
     def of_columns() -> tf.Tensor:
-        return tf.transpose(tf.linalg.qr(columns).q)
+        return tf.cast(tf.transpose(tf.linalg.qr(unit).q), columns.dtype)
 
     # The lengths of the columns, once they are orthogonal to those before them.
     independent = tf.reduce_min(tf.linalg.diag_part(lower)) > INDEPENDENT
