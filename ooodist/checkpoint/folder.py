@@ -130,7 +130,10 @@ def expired(names: Collection[str], keep: int) -> list[str]:
 
 def prune(folder: Path, keep: int) -> None:
     """Deletes what has :func:`expired`. What has become of the folder, the next checkpoint says."""
-    for name in expired([path.name for path in folder.glob("*")], keep):
+    names: list[str] = []
+    with contextlib.suppress(FileNotFoundError):
+        names = os.listdir(folder)
+    for name in expired(names, keep):
         delete(folder / name)
 
 

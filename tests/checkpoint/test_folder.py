@@ -69,6 +69,7 @@ def test_other_names_are_left_alone(tmp_path: Path) -> None:
     folders.prune(tmp_path, 1)
     assert len(names(tmp_path)) == 3
     assert folders.checkpoints(tmp_path / "nowhere") == []
+    folders.prune(tmp_path / "nowhere", 1)  # deleted meanwhile
 
 
 def test_the_best_one(tmp_path: Path) -> None:
