@@ -10,9 +10,9 @@ before and after it, which is exact where the loss decays exponentially. If it i
 rho is tried, else a larger one, and a smaller one again after more and more rounds.
 
 What rounds have cost is summed, in seconds of full training. No round begins that might bring the
-sum above ``MOST_LOST`` of the training, so it never ends later by more than that: assumed is that
+sum above ``MOST_LOST`` of the training, so rounds never make it end later by more: assumed is that
 the loss stays where it is with a rho that was not tried yet, and that one which was as fast before
-loses no more than ``AT_RISK`` of its time.
+loses no more than ``AT_RISK`` of its time. What is measured before the first step is not counted.
 """
 
 from __future__ import annotations
