@@ -152,8 +152,7 @@ class Controller:
         """The time that a step may take now, as a share of a full step's."""
         if self.auto is not None:
             return self.auto.rho
-        assert not isinstance(self.config.rho, str)
-        return self.config.rho
+        return 1.0 if self.config.rho == "auto" else self.config.rho  # a fixed selection has none
 
     def _always(self) -> frozenset[str]:
         """The names of the weights that ``always`` selects."""
@@ -178,6 +177,8 @@ class Controller:
         least = self.cost_model.seconds(self._forced) / self.full_seconds
         if self.config.rho == "auto":
             self.auto = AutoRho(tuple(rho for rho in LADDER if rho >= least))
+            if not self.auto.ladder:
+                logger.info("elastic: rho auto: all is trained, as %.2f of a step must be", least)
         elif self.config.rho < least:
             names = sorted(self.cost_model.choice.items[number].name for number in self._forced)
             shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.elastic.auto_rho import LADDER, AutoRho
+from tests.elastic.test_controller import controller_of, layers_of
 
 STRETCH = 20.0  # seconds of a stretch in full
 
@@ -123,3 +125,19 @@ def test_of_a_loss_that_does_not_fall_nothing_is_known(fall: float) -> None:
         found = auto.end(fall, STRETCH * auto.rho, 0.0, 1e5) or found
     assert "nothing is known" in found
     assert auto.level == 0
+
+
+def test_a_fixed_selection_has_no_rho() -> None:
+    controller = controller_of(rho="auto", select="head")
+    controller.renew([])
+    assert controller.auto is None
+    assert not controller.is_due
+
+
+def test_a_model_that_can_save_nothing_is_trained_in_full(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="ooodist"):
+        controller = controller_of(rho="auto", always=("a", "b"))
+    assert "rho auto: all is trained, as 1.00 of a step must be" in caplog.text
+    controller.renew([])
+    assert controller.rho == 1
+    assert layers_of(controller) == "abc"
