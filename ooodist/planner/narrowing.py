@@ -77,8 +77,8 @@ def wide_where_hidden(
         if not isinstance(width, int):
             break
         plan = best(width)
-        if too_slow := seconds(plan) > worst:
-            plan = _narrowed(plan, costs, first, seconds, worst)
+        if too_slow := seconds(plan) > worst:  # its buckets may do with some in the first width
+            plan, place = _in_width(plan, _groups(plan), costs, first), 0
         if seconds(plan) <= worst:
             starts.append((plan, place))
         if too_slow:
@@ -126,16 +126,6 @@ def _widened(
     half = len(groups) // 2  # the first are exchanged beside what is still to be computed
     plan = _widened(plan, groups[:half], costs, width, seconds, worst)
     return _widened(plan, groups[half:], costs, width, seconds, worst)
-
-
-def _narrowed(
-    plan: Plan, costs: StepCosts, width: Width, seconds: Callable[[Plan], float], worst: float
-) -> Plan:
-    """Sends the last groups, which are waited for, in this width: as few as the time demands."""
-    groups = _groups(plan)
-    tails = (groups[start:] for start in reversed(range(len(groups))))
-    plans = [_in_width(plan, tail, costs, width) for tail in tails]
-    return next((narrower for narrower in plans if seconds(narrower) <= worst), plans[-1])
 
 
 def _groups(plan: Plan) -> list[Group]:
