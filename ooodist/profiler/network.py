@@ -37,7 +37,6 @@ HIDDEN = 0.6  # exchanges take at most this share of the computation that they s
 MOST_STEP_SECONDS = 3.0  # for timed training steps; at least one pair, with and without exchanges
 FIRST_PRODUCTS = 2
 COPIED_BYTES = 1 << 23
-CHECKED = 4  # exchanges that check whether a measured network still holds
 CHECK_TOLERANCE = 0.25
 
 
@@ -66,8 +65,7 @@ def measure_network(
     first = _slowest(engine, timer.one_by_one, FIRST_BYTES, 1)
     largest = _fitting_bytes(engine, FIRST_BYTES / max(first - smallest, 1e-6))
     per_byte = max(0.0, _slowest(engine, timer.one_by_one, largest, 1) - smallest) / largest
-    products = _slowest(engine, timer.beside_products, FIRST_PRODUCTS, TINY_BYTES, 0)
-    product = products / FIRST_PRODUCTS
+    product = _product_seconds(engine, timer)
     cores, sharing = _cores(engine)
     # Ranks that share cores wait for an exchange together, so it meets idle cores; while they
     # compute, its cost is processor time.
@@ -106,13 +104,15 @@ def still_holds(engine: Engine, network: Network) -> bool:
         return True
     num_bytes = _fitting_bytes(engine, 1 / max(network.seconds_per_byte, 1e-12))
     once = network.fixed + num_bytes * network.seconds_per_byte
-    expected = network.latency + CHECKED * once + num_bytes * network.pull_seconds_per_byte
     timer = ExchangeTimer(engine, _credit_of_plans(engine))
-    seconds = _slowest(engine, timer.in_flight, num_bytes, CHECKED)
+    _, sharing = _cores(engine)
+    product = None if sharing > 1 else _product_seconds(engine, timer)
+    _, count, _, seconds = _timed(engine, timer, num_bytes, max(once, 1e-6), product)
+    expected = network.latency + count * once + num_bytes * network.pull_seconds_per_byte
     holds = abs(seconds - expected) <= CHECK_TOLERANCE * expected
     logger.info(
         "profile: %d exchanges of %d KiB take %.2f ms, and %.2f ms in the profile: %s",
-        CHECKED,
+        count,
         num_bytes >> 10,
         seconds * 1e3,
         expected * 1e3,
@@ -134,6 +134,11 @@ def _fitting_bytes(engine: Engine, bytes_per_second: float) -> int:
     if engine.partition_bytes is not None:  # of larger ones, each piece is its own exchange
         most = min(most, engine.partition_bytes)
     return 1 << int(np.log2(most))
+
+
+def _product_seconds(engine: Engine, timer: ExchangeTimer) -> float:
+    """The seconds of a matrix product, as they run beside exchanges."""
+    return _slowest(engine, timer.beside_products, FIRST_PRODUCTS, TINY_BYTES, 0) / FIRST_PRODUCTS
 
 
 def _timed(
