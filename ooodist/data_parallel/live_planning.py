@@ -7,9 +7,10 @@
                                   (a process beside it)
 
 Training begins with the default plan, so planning does not delay the first step. The time that
-planning takes from the training, for measuring and tracing, is bounded: planning begins once it
-would take a small share of the time left, or of the time trained so far if that is longer or the
-time left unknown. All ranks decide alike, as decisions depend only on numbers that all share.
+planning takes from the training, for measuring and tracing, is bounded: planning begins once
+measuring and one plan would take a small share of the time left, or of the time trained so far if
+that is longer or the time left unknown. More plans are traced as far as that share goes. All ranks
+decide alike, as decisions depend only on numbers that all share.
 
 The times of training steps correct the measured costs (:mod:`ooodist.planner.correction`): those of
 the default before the first search, those of a trial before the next, which follows as long as
@@ -47,7 +48,7 @@ logger = logging.getLogger("ooodist")
 
 MEASURED_STEPS = 20  # steps that profiling takes
 NETWORK_SECONDS = 8.0  # time that measuring the network takes
-TRACED_STEPS = 10  # one for measuring, and those of the plans that are tried
+CHECK_SECONDS = 1.0  # and to see whether a stored one still holds
 SHARE_OF_WAITING = 0.1  # that planning may take where fewer bytes may save most of it
 
 
@@ -56,6 +57,9 @@ class PlannedTraining(live.LiveTraining, Protocol):
 
     def is_profile_kept(self) -> bool:
         """Whether rank 0 seems to have a stored profile of the job."""
+
+    def is_network_kept(self) -> bool:
+        """Whether rank 0 seems to have a stored profile of another job with the same network."""
 
     def profile(self, batch: Batch, *, step_seconds: float) -> Profile:
         """Measures the job's costs; all ranks must call it. Raises UserError on all ranks.
@@ -107,6 +111,10 @@ class LivePlanning(LiveTrial[Found]):
         self._current = default  # the fastest one known
         self._known = {default.name: default, **{each.name: each for each in candidates}}
         self._profile: Profile | None = None
+        self._started = time.perf_counter()
+        self._trace_seconds = 0.0  # of a step; the same on all ranks, as the next two
+        self._taken_seconds = 0.0  # of the training, by planning
+        self._training_seconds = 0.0  # as far as they were known when planning began
         self._observed: list[Observed] = []
         self._drift_detector: DriftDetector | None = None  # trains with the last trial's winner
         if candidates:
@@ -115,12 +123,33 @@ class LivePlanning(LiveTrial[Found]):
     # Before planning
 
     def _cost(self, first: float, batch: float) -> float:
-        (is_kept,) = self._most(self._engine.rank == 0 and self._job.is_profile_kept())
+        is_kept, has_network = self._most(
+            *(
+                self._engine.rank == 0 and is_there()
+                for is_there in (self._job.is_profile_kept, self._job.is_network_kept)
+            )
+        )
         waited = self._waited_share() * batch  # neither tracing nor measuring waits for exchanges
-        planning = TRACED_STEPS * (first - waited)
+        self._trace_seconds = max((first - waited) / self._usual.steps, 1e-9)
+        # At least a step is traced to measure it, and a plan.
+        planning = (1 + self._least_steps()) * self._trace_seconds
         if is_kept:
             return planning
-        return planning + MEASURED_STEPS * (batch - waited) + NETWORK_SECONDS
+        network = CHECK_SECONDS if has_network else NETWORK_SECONDS
+        return planning + MEASURED_STEPS * (batch - waited) + network
+
+    def _affordable(self) -> int:
+        """How many more steps of plans may be traced; all ranks ask, and get the same."""
+        (training,) = self._most(
+            max(time.perf_counter() - self._started, self._batch_seconds * (self._job.left or 0))
+        )
+        self._training_seconds = max(self._training_seconds, training)
+        left = self._allowed_share() * self._training_seconds - self._taken_seconds
+        return max(0, int(left / self._trace_seconds))
+
+    def _least_steps(self) -> int:
+        """How many steps any plan has in a call."""
+        return self._job.limits().steps_per_execution or 1
 
     def _allowed_share(self) -> float:
         return max(self._share, SHARE_OF_WAITING * self._waited_share())
@@ -145,6 +174,7 @@ class LivePlanning(LiveTrial[Found]):
         )
 
     def _try_on(self, batches: Sequence[Batch]) -> None:
+        self._affordable()
         self._measure(batches[0])
 
     def _measure(self, batch: Batch) -> None:
@@ -159,7 +189,8 @@ class LivePlanning(LiveTrial[Found]):
             return
         finally:
             expect_usual("measuring for a plan ended")
-        logger.info("planned: measured in %.1f s", time.perf_counter() - began)
+        (self._taken_seconds,) = self._most(time.perf_counter() - began)
+        logger.info("planned: measured in %.1f s", self._taken_seconds)
         self._profile = profile
         self._times.clear()
         self._next, self._job.is_trying = self._time_default, True
@@ -191,6 +222,9 @@ class LivePlanning(LiveTrial[Found]):
     def _search_again(self) -> None:
         if self._profile is None:
             return
+        most = self._affordable()
+        if self._searches and most < self._least_steps():
+            return
         correction = correct(self._profile.costs, self._profile.network, self._observed)
         self._costs = correction.costs(self._profile.costs)
         self._network = correction.network(self._profile.network)
@@ -207,15 +241,31 @@ class LivePlanning(LiveTrial[Found]):
             correction.exchange,
             correction.compute * correction.call,
         )
-        request = Request(self._costs, self._network, self._job.limits())
+        limits = self._job.limits()
+        most = max(1, min(limits.max_steps_per_execution, most))
+        limits = replace(limits, max_steps_per_execution=most)
+        request = Request(self._costs, self._network, limits)
         train = self._drift_detector or self._current.run
         self._begin_search(lambda: SearchProcess(request), train)
 
     def _take_what_was_found(self) -> None:
         found = self._found(Found, self._current.name)
         plans = [] if found is None else self._worth_trying(found.plans)
-        new = [self._job.candidate(plan, self._costs, self._network) for plan in plans]
-        compiled = self._job.compiled_candidate()
+        most = self._affordable()
+        new: list[Candidate] = []
+        for plan in plans:
+            if new and plan.steps_per_execution > most:
+                logger.info(
+                    "planned: %d of %d plans are tried, as tracing the next would take more than "
+                    "planning.share allows",
+                    len(new),
+                    len(plans),
+                )
+                break
+            new.append(self._job.candidate(plan, self._costs, self._network))
+            most -= plan.steps_per_execution
+            self._taken_seconds += plan.steps_per_execution * self._trace_seconds
+        compiled = self._job.compiled_candidate() if most > 0 else None
         if compiled is not None and compiled.name not in self._known and self._may_compile():
             new.append(compiled)
         if new:

@@ -70,9 +70,16 @@ class LiveDataParallel(DataParallel):
 
     def is_profile_kept(self) -> bool:
         """Whether there seems to be a profile of this model."""
-        folder = profiles.folder_of(self.training.planning.profiles)
-        return not self.training.planning.profile_anew and profiles.has_any(
-            folder, self.model.name, self.engine.name, self.engine.size
+        return self._has_any_of(self.model.name)
+
+    def is_network_kept(self) -> bool:
+        """Whether there seems to be a profile of any model, with its network."""
+        return self._has_any_of(None)
+
+    def _has_any_of(self, model: str | None) -> bool:
+        planning = self.training.planning
+        return not planning.profile_anew and profiles.has_any(
+            profiles.folder_of(planning.profiles), model, self.engine.name, self.engine.size
         )
 
     def limits(self, total_steps: int | None = None) -> Limits:

@@ -67,6 +67,13 @@ class Conditions:
         """8 hexadecimal digits that identify the conditions."""
         return hex_digest(yaml_dataclass.dump(self), 8)
 
+    def has_network_of(self, other: Conditions) -> bool:
+        """Whether an exchange costs as much in both, whatever the models are."""
+        mine, others = (
+            (each.engine, each.workers, each.machine, each.versions) for each in (self, other)
+        )
+        return mine == others
+
     def differences(self, other: Conditions) -> list[str]:
         """What differs, as ``machine.cores: 2, not 4`` (2 in ``self``, 4 in ``other``)."""
         mine, others = yaml_dataclass.plain(self), yaml_dataclass.plain(other)

@@ -15,6 +15,7 @@ from ooodist.util.replacing import replacing
 
 logger = logging.getLogger("ooodist")
 
+MOST_READ = 3  # profiles of other models; a large one takes half a second
 DEFAULT_FOLDER = "~/.cache/ooodist/profiles"
 
 
@@ -110,9 +111,23 @@ def find(folder: Path, name: str, conditions: Conditions) -> Profile | None:
     return None
 
 
-def has_any(folder: Path, name: str, engine: str, workers: int) -> bool:
-    """Whether a model of this name has a profile, whatever the other conditions."""
-    return next(folder.glob(f"{_stem(name, engine, workers)}-*.yaml"), None) is not None
+def network_of_others(folder: Path, conditions: Conditions) -> Network | None:
+    """The newest network that was measured with another model, on the same machine and engine."""
+    if conditions.workers == 1:
+        return None
+    files = folder.glob(f"*{_end(conditions.engine, conditions.workers)}-*.yaml")
+    for file in sorted(files, key=_age)[:MOST_READ]:
+        profile = _read(file)
+        if profile is not None and profile.conditions.has_network_of(conditions):
+            logger.info("profile: the network is that of %s, measured %s", file, profile.measured)
+            return profile.network
+    return None
+
+
+def has_any(folder: Path, name: str | None, engine: str, workers: int) -> bool:
+    """Whether a model of this name (None: any) has a profile, whatever the other conditions."""
+    stem = f"*{_end(engine, workers)}" if name is None else _stem(name, engine, workers)
+    return next(folder.glob(f"{stem}-*.yaml"), None) is not None
 
 
 def write(folder: Path, profile: Profile) -> Path:
@@ -144,7 +159,11 @@ def _age(file: Path) -> float:
 
 
 def _stem(name: str, engine: str, workers: int) -> str:
-    return f"{_as_file_name(name)}-{engine}-{workers}-worker{'s' if workers > 1 else ''}"
+    return _as_file_name(name) + _end(engine, workers)
+
+
+def _end(engine: str, workers: int) -> str:
+    return f"-{engine}-{workers}-worker{'s' if workers > 1 else ''}"
 
 
 def _as_file_name(name: str) -> str:

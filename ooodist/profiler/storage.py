@@ -43,8 +43,8 @@ def profile_of(
     """The costs of this model's step and its exchanges. All ranks call it together.
 
     A stored profile of the same conditions is used if a training step takes as long as it did when
-    it was measured. Its network is measured again if an exchange does not take as long as it says.
-    The model stays as it is.
+    it was measured. Without one, the network is that of another model's profile. A stored network
+    is measured again if an exchange does not take as long as it says. The model stays as it is.
 
     Args:
         model: a compiled model, the same on all ranks.
@@ -70,10 +70,13 @@ def profile_of(
     engine.check_equal("the shapes of a batch", str(conditions.inputs))
 
     folder = profiles.folder_of(settings.profiles)
-    is_stored = not settings.profile_anew and engine.rank == 0
-    known = profiles.find(folder, model.name, conditions) if is_stored else None
-    if known is not None and not _is_as_fast(known, step_seconds):
-        known = None
+    known, network = None, None
+    if engine.rank == 0 and not settings.profile_anew:
+        known = profiles.find(folder, model.name, conditions)
+        if known is None:
+            network = profiles.network_of_others(folder, conditions)
+        elif not _is_as_fast(known, step_seconds):
+            known = None
     text = engine.broadcast_text("" if known is None else yaml_dataclass.dump(known))
     if text:
         profile = profiles.from_yaml(text, "of rank 0")
@@ -82,15 +85,19 @@ def profile_of(
         elif not low_rank or profile.costs.low_rank != LowRankCosts():
             return profile
     else:
+        text = engine.broadcast_text("" if network is None else yaml_dataclass.dump(network))
         engine.barrier()  # so that ranks that share a host compete from the beginning
         with engine.agreed():
             costs = measure_step(traced)
+        network = yaml_dataclass.read_text(Network, text, "network of rank 0") if text else None
+        if network is None or not still_holds(engine, network):
+            network = _measure_network(engine, traced)
         profile = Profile(
             name=model.name,
             measured=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             host=platform.node(),
             conditions=conditions,
-            network=_measure_network(engine, traced),
+            network=network,
             costs=_of_the_slowest(costs, engine),
             step_seconds=step_seconds,
         )

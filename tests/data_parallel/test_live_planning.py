@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ooodist.data_parallel import live_planning
 from ooodist.data_parallel.live_planning import (
+    CHECK_SECONDS,
     NETWORK_SECONDS,
     SHARE_OF_WAITING,
-    TRACED_STEPS,
     LivePlanning,
 )
 from ooodist.engines.local import LocalEngine
@@ -39,6 +40,7 @@ CONDITIONS = Conditions(
 )
 PROFILE = Profile("made up", "", "", CONDITIONS, NETWORK, COSTS)
 FIRST = 5.0  # seconds of the first call, with its tracing
+TRACED_STEPS = 3  # at least: one is measured, and plans have two a call
 BEGUN = WARM_UP_CALLS + TIMED_CALLS  # calls, before planning is considered at all
 SEARCHED = TIMED_CALLS + 2 * POLL_CALLS  # from the measuring to the end of the first search
 TRIED = trial.ROUNDS * trial.LAUNCHES  # launches of a candidate, at most
@@ -55,7 +57,7 @@ class MadeUpJob:
         self.seconds = {"default": 1.0, "planned": planned}  # a batch
         self.steps: dict[str, int] = {}
         self.left = left
-        self.kept = True
+        self.kept, self.network_kept = True, False
         self.only_exposed = False
         self.compiled: Candidate | None = None
         self.error: UserError | None = None
@@ -85,6 +87,9 @@ class MadeUpJob:
 
     def is_profile_kept(self) -> bool:
         return self.kept
+
+    def is_network_kept(self) -> bool:
+        return self.network_kept
 
     def profile(self, batch: Any, *, step_seconds: float) -> Profile:
         self.profiled += 1
@@ -298,20 +303,59 @@ def test_steps_as_predicted_are_the_end_of_it(begun: Callable[..., LivePlanning]
     assert job.settled == ["planned"]
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["profile kept", "no profile"])
+@pytest.mark.parametrize(
+    ("kept", "network"),
+    [(True, 0.0), (False, CHECK_SECONDS), (False, NETWORK_SECONDS)],
+    ids=["profile kept", "network kept", "no profile"],
+)
 def test_a_training_is_planned_for_from_so_many_batches_on(
-    begun: Callable[..., LivePlanning], kept: bool
+    begun: Callable[..., LivePlanning], kept: bool, network: float
 ) -> None:
     """As planning takes so many seconds, which may be a share of 2 % of it."""
     seconds = TRACED_STEPS * FIRST
     if not kept:
-        seconds += live_planning.MEASURED_STEPS + NETWORK_SECONDS
+        seconds += live_planning.MEASURED_STEPS + network
     enough = round(seconds / 0.02) + BEGUN
     for left, is_planned in ((enough, True), (enough - 1, False)):
         job = MadeUpJob(left)
-        job.kept = kept
+        job.kept, job.network_kept = kept, network == CHECK_SECONDS
         train(begun(job), BEGUN)
         assert job.profiled == is_planned
+
+
+@pytest.mark.parametrize(("traced", "tried"), [(3, 1), (4, 2), (5, 2), (6, 3), (100, 3)])
+def test_as_many_plans_are_traced_as_their_share_of_the_time_allows(
+    begun: Callable[..., LivePlanning],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    traced: int,
+    tried: int,
+) -> None:
+    """Each plan has two steps a call; measuring takes no time here."""
+    caplog.set_level(logging.INFO, "ooodist")
+
+    def found(request: Any) -> tuple[Plan, ...]:
+        plan = make_plan(request.costs, request.network, limits=request.limits)
+        return tuple(replace(plan, name=name) for name in ("planned", "second", "third"))
+
+    monkeypatch.setattr(MadeUpSearch, "found", staticmethod(found))
+    job = MadeUpJob(left=round(traced * FIRST / 0.02) + BEGUN)
+    train_as_fit_does(begun(job), job, BEGUN + SEARCHED + 8 * TRIED)
+    assert len(set(job.ran)) == 1 + tried
+    assert (f"{tried} of 3 plans are tried" in caplog.text) == (tried < 3)
+
+
+def test_nothing_else_is_searched_for_when_its_share_of_the_time_is_used_up(
+    begun: Callable[..., LivePlanning],
+) -> None:
+    """Steps are not as predicted: with time left, it would search again."""
+    job = MadeUpJob(left=round(TRACED_STEPS * FIRST / 0.02 / DEFAULT_SECONDS) + 1 + BEGUN)
+    job.seconds["default"] = DEFAULT_SECONDS
+    job.seconds["planned"] = 0.7 * DEFAULT_SECONDS
+    live = begun(job)
+    train_as_fit_does(live, job, BEGUN + 3 * (SEARCHED + 3 * TRIED))
+    assert job.settled == ["planned"]
+    assert live._searches == 1
 
 
 @pytest.mark.parametrize("only_exposed", [False, True])

@@ -236,6 +236,44 @@ def test_a_network_that_has_changed_is_measured_again(tmp_path: Path, made: Made
     assert profile_of(tmp_path) == again
 
 
+def test_the_network_of_another_model_holds_as_long_as_exchanges_take_as_long(
+    tmp_path: Path, made: Made, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    present = storage.present_conditions
+    of_two = lambda *arguments: replace(present(*arguments), workers=2)  # noqa: E731
+    monkeypatch.setattr(storage, "present_conditions", of_two)
+    caplog.set_level(logging.INFO, "ooodist")
+    first = profile_of(tmp_path)
+    other = profile_of(tmp_path, samples=32)
+    assert (made.steps, made.networks) == (2, 1)
+    assert other.network == first.network
+    assert f"the network is that of {tmp_path / file_name(first.name, first.conditions)}" in (
+        caplog.text
+    )
+    made.holds = False
+    profile_of(tmp_path, samples=16)
+    assert (made.steps, made.networks) == (3, 2)
+    made.holds = True
+    profile_of(tmp_path, samples=8, anew=True)
+    assert (made.steps, made.networks) == (4, 3)
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        replace(CONDITIONS, engine="byteps"),
+        replace(CONDITIONS, workers=4),
+        with_machine(cores=2),
+        replace(CONDITIONS, versions={"tensorflow": "2.21.0", "horovod": "0.29"}),
+    ],
+    ids=["engine", "workers", "cores", "versions"],
+)
+def test_the_network_of_other_conditions_does_not_count(tmp_path: Path, now: Conditions) -> None:
+    write(tmp_path, PROFILE)
+    assert folder.network_of_others(tmp_path, replace(CONDITIONS, model="f" * 16)) == NETWORK
+    assert folder.network_of_others(tmp_path, replace(now, model="f" * 16)) is None
+
+
 def test_goes_on_where_it_cannot_be_kept(
     tmp_path: Path, made: Made, caplog: pytest.LogCaptureFixture
 ) -> None:
