@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from curves import Curve, accuracy_over_time
+from scipy import stats
 
 from ooodist.report.picture import write
 
@@ -25,6 +26,11 @@ GOAL = 0.6  # of full training's time to the target
 HEADER = (
     *("method", "time to target", "of full training's", "seeds that reach it", "final accuracy"),
     *("measured rho", "selections (changes)", "time of selecting", "set-up"),
+)
+
+EQUAL_HEADER = (
+    *("method", "accuracy", "less full training's, points (95 % interval)"),
+    *("time of full training's, with the set-up", "without", "a step", "seeds"),
 )
 
 
@@ -53,6 +59,11 @@ class Training:
     def final(self) -> float:
         """The accuracy at the end."""
         return statistics.median(self.accuracy[-LAST:])
+
+    @property
+    def whole_seconds(self) -> float:
+        """Until the end, with the set-up."""
+        return self.setup_seconds + self.seconds[-1]
 
     def seconds_to(self, target: float) -> float:
         """Until this accuracy is reached; infinite if it is not."""
@@ -168,6 +179,44 @@ def write_report(file: Path) -> str:
     text = "\n\n".join(parts) + "\n"
     (file.parent / "results.md").write_text(text)
     return text
+
+
+def write_equal_report(file: Path) -> str:
+    """Writes equal.md beside the file, of trainings of as many epochs; returns the text."""
+    found = read(file).items()
+    text = "\n\n".join(f"## {task}\n\n{equal_table(each)}" for task, each in found) + "\n"
+    file.with_suffix(".md").write_text(text)
+    return text
+
+
+def equal_table(trainings: Trainings) -> str:
+    """A row a method: accuracy and time at the end, beside those of full training.
+
+    The 95 % interval is Student's, of the seeds' differences. Times have the set-up, too.
+    """
+    lines = ["| " + " | ".join(EQUAL_HEADER) + " |", "|---" * len(EQUAL_HEADER) + "|"]
+    full = trainings["full"]
+    for method, seeds in trainings.items():
+        own = {seed: training for seed, training in seeds.items() if seed in full}
+        shares = [t.whole_seconds / full[seed].whole_seconds for seed, t in own.items()]
+        without = [t.seconds[-1] / full[seed].seconds[-1] for seed, t in own.items()]
+        cells = [
+            f"{statistics.mean(100 * t.final for t in own.values()):.2f} %",
+            _interval([100 * (t.final - full[seed].final) for seed, t in own.items()]),
+            f"{_median(shares):.2f}",
+            f"{_median(without):.2f}",
+            f"{_median(t.step_seconds / full[seed].step_seconds for seed, t in own.items()):.2f}",
+            str(len(own)),
+        ]
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _interval(differences: Sequence[float]) -> str:
+    if len(differences) < 2 or not any(differences):
+        return ""
+    low, high = stats.ttest_1samp(differences, 0).confidence_interval()
+    return f"{statistics.mean(differences):+.2f} ({low:+.2f} to {high:+.2f})"
 
 
 def _median(values: Iterable[float]) -> float:

@@ -1,7 +1,8 @@
-"""The two tasks: a model that has learned one kind of data goes on to another.
+"""The tasks: a model that has learned one kind of data goes on to another.
 
 ``digits``: ResNet-20 on ooodist's handwritten digits, enlarged, and moved about. It has
-learned 0 to 4, and goes on to 5 to 9 with a new head.
+learned 0 to 4, and goes on to 5 to 9 with a new head. ``mobilenet`` and ``vit``: the same with a
+MobileNetV2 and with a small vision transformer.
 
 ``gpt``: a byte-level GPT that has learned the source code of Python's standard library goes on to
 that of Keras.
@@ -14,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -23,8 +25,10 @@ from ooodist import models
 from ooodist.data.kinds.digits import load as load_digits
 from ooodist.data.shift import shifted
 from ooodist.data.split import split_indices
+from ooodist.models.applications import MobileNetV2Config
 from ooodist.models.resnet20 import ResNet20Config
 from ooodist.models.transformers.gpt import GptConfig
+from ooodist.models.transformers.vit import VitConfig
 
 Arrays = tuple[np.ndarray, np.ndarray]
 
@@ -48,6 +52,7 @@ class Task(ABC):
         epochs: of full training; with a selection there are more of them in the same time.
         first_epochs: of learning what is learned first.
         first_rate: learning rate of Adam, while what is first is learned.
+        rate: learning rate of SGD with momentum, then.
         renew: when tensors are selected anew.
     """
 
@@ -57,15 +62,17 @@ class Task(ABC):
     epochs: int
     first_epochs: int
     first_rate: float
+    rate: float
     renew: str
 
     @abstractmethod
     def model(self) -> keras.Model:
         """With random weights."""
 
-    @abstractmethod
-    def optimizer(self) -> keras.optimizers.Optimizer:
-        """The same for all methods."""
+    def optimizer(self, decay_steps: int | None = None) -> keras.optimizers.Optimizer:
+        """The same for all methods; its rate falls to zero in so many steps, or stays."""
+        rate = keras.optimizers.schedules.CosineDecay(self.rate, decay_steps or 1)
+        return keras.optimizers.SGD(rate if decay_steps else self.rate, momentum=0.9)
 
     @abstractmethod
     def first(self, seed: int) -> tf.data.Dataset:
@@ -93,18 +100,20 @@ class Digits(Task):
     epochs = 24
     first_epochs = 12
     first_rate = 1e-3
+    rate = 0.01
     renew = "280 steps"
 
     size = 32  # pixels; of the 8 that images have, operations would take longer than computing
     furthest = 8  # pixels that images are moved by
     classes = 5
 
+    def config(self) -> Any:
+        """Of the model."""
+        return ResNet20Config()
+
     def model(self) -> keras.Model:
         spec = tf.TensorSpec((self.size, self.size, 1), tf.float32)
-        return models.build(ResNet20Config(), Samples(spec, "classification", self.classes))
-
-    def optimizer(self) -> keras.optimizers.Optimizer:
-        return keras.optimizers.SGD(0.01, momentum=0.9)
+        return models.build(self.config(), Samples(spec, "classification", self.classes))
 
     def first(self, seed: int) -> tf.data.Dataset:
         return self._moved(self._digits(range(5))[0], seed)
@@ -143,6 +152,21 @@ class Digits(Task):
         return _endless(samples, self.batch, seed).map(move)
 
 
+class MobileNet(Digits):
+    name = "mobilenet"
+
+    def config(self) -> Any:
+        return MobileNetV2Config()
+
+
+class Vit(Digits):
+    name = "vit"
+    first_epochs = 40
+
+    def config(self) -> Any:
+        return VitConfig(patch=4, layers=4, width=128, heads=4, dropout=0, pooling="mean")
+
+
 class Gpt(Task):
     name = "gpt"
     batch = 16
@@ -150,6 +174,7 @@ class Gpt(Task):
     epochs = 15
     first_epochs = 120
     first_rate = 2e-3
+    rate = 0.1
     renew = "400 steps"
 
     length = 128  # bytes of a sample
@@ -163,9 +188,6 @@ class Gpt(Task):
             layers=4, width=128, heads=4, dropout=0, attention_dropout=0, tie_embeddings=False
         )
         return models.build(config, Samples(spec, "language", 256))
-
-    def optimizer(self) -> keras.optimizers.Optimizer:
-        return keras.optimizers.SGD(0.1, momentum=0.9)
 
     def first(self, seed: int) -> tf.data.Dataset:
         files = Path(sysconfig.get_path("stdlib")).glob("*.py")
@@ -196,7 +218,7 @@ class Gpt(Task):
         return x, y
 
 
-TASKS: dict[str, Task] = {task.name: task for task in (Digits(), Gpt())}
+TASKS: dict[str, Task] = {task.name: task for task in (Digits(), MobileNet(), Vit(), Gpt())}
 
 
 def _endless(samples: Arrays, batch: int, seed: int) -> tf.data.Dataset:

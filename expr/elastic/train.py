@@ -4,9 +4,9 @@
     python expr/elastic/train.py --task gpt --seed 1 --cache /tmp/cache \\
         --method importance --output results.csv
 
-The clock runs while the model is trained, which includes tracing steps, measuring importance and
-selecting. It stands still during evaluation. What is measured before the first step, once, is the
-set-up, which is told apart.
+Seconds are the process's CPU time, and it has one core (``taskset -c 0``). The clock runs while the
+model is trained, which includes tracing steps, measuring importance and selecting. It stands still
+during evaluation. What is measured before the first step, once, is the set-up, which is told apart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COLUMNS = (
     *("setup_seconds", "renewals", "changes", "renewal_seconds"),
 )
 LONGER = 1.5  # times the epochs of full training: what a selection has, whose steps are shorter
-METHODS = f"a value of elastic.select, {', '.join(CHANGES)}, or auto"
+HELP = f"a value of elastic.select, {', '.join(CHANGES)}, or auto"
 FIXED = ("head", "bias_norm_head")
 
 
@@ -52,15 +52,15 @@ class Clock(keras.callbacks.Callback):
         self._steps: list[float] = []
 
     def on_train_begin(self, logs: object = None) -> None:
-        self._began = self._last = time.perf_counter()
+        self._began = self._last = time.process_time()
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
-        now = time.perf_counter()
+        now = time.process_time()
         self._steps.append(now - self._last)
         self._last = now
 
     def on_epoch_end(self, epoch: int, logs: object = None) -> None:
-        self._seconds += time.perf_counter() - self._began
+        self._seconds += time.process_time() - self._began
         x, y = self._validation
         found = self.model.evaluate(x, y, batch_size=64, verbose=0, return_dict=True)
         row = {
@@ -72,7 +72,7 @@ class Clock(keras.callbacks.Callback):
         self.rows.append(row)
         print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
         self._steps.clear()
-        self._began = self._last = time.perf_counter()
+        self._began = self._last = time.process_time()
 
 
 def weights_file(cache: Path, task: str, seed: int) -> Path:
@@ -91,16 +91,24 @@ def learn_first(task: Task, seed: int, file: Path) -> None:
 
 
 def train(
-    task: Task, seed: int, cache: Path, method: str, elastic: Mapping[str, Any], epochs: int
+    task: Task,
+    seed: int,
+    cache: Path,
+    method: str,
+    elastic: Mapping[str, Any],
+    epochs: int,
+    *,
+    decays: bool = False,
 ) -> tuple[keras.Model, list[dict[str, Any]]]:
     """Goes on from the weights in the cache; the trained model, and a row an epoch."""
     known = task.model()
     known.load_weights(weights_file(cache, task.name, seed))
     keras.utils.set_random_seed(seed)  # the new head is the same for all methods
-    model = compiled(task.go_on(known), task.optimizer())
+    steps = epochs * task.steps if decays else None
+    model = compiled(task.go_on(known), task.optimizer(steps))
     data = task.then(seed)
     ooodist.init("local")
-    began = time.perf_counter()
+    began = time.process_time()
     is_full = method == "full"
     planning = PlanningConfig(profiles=str(cache / "profiles"))
     model = ooodist.distribute(model, elastic=None if is_full else elastic, planning=planning)
@@ -108,7 +116,7 @@ def train(
         model.ooodist.strategy.plan(next(iter(data)))  # fit would do it, on the clock
         if method in CHANGES:
             CHANGES[method](model.ooodist.strategy.controller)
-    setup = time.perf_counter() - began
+    setup = time.process_time() - began
     clock = Clock(task)
     model.fit(data, steps_per_epoch=task.steps, epochs=epochs, verbose=0, callbacks=[clock])
     renewals = [] if is_full else model.ooodist.strategy.controller.renewals
@@ -147,10 +155,12 @@ def main() -> None:
     parser.add_argument("--task", choices=TASKS, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--cache", type=Path, required=True, help="folder of what is learned first")
-    parser.add_argument("--method", help=f"{METHODS}; none: learns first")
+    parser.add_argument("--method", help=f"{HELP}; none: learns first")
     parser.add_argument("--rho", type=float, default=0.5, help="share of a full step (default 0.5)")
     parser.add_argument("--renew", help="as 100 steps, instead of the task's")
     parser.add_argument("--epochs", type=int, help="instead of the task's")
+    parser.add_argument("--equal", action="store_true", help="see accuracy.py")
+    parser.add_argument("--label", help="the method's name in the CSV file")
     parser.add_argument("--output", type=Path, help="CSV file to which a row an epoch is added")
     parser.add_argument("--selection", type=Path, help="folder for the picture of selections")
     options = parser.parse_args()
@@ -167,16 +177,24 @@ def main() -> None:
     select = "importance" if is_auto or options.method in CHANGES else options.method
     rho = "auto" if is_auto else options.rho
     elastic = {"select": select, "rho": rho, "renew": options.renew or task.renew}
-    longer = 1 if is_full or is_auto or options.method in FIXED else LONGER
+    has_as_many = is_full or is_auto or options.equal or options.method in FIXED
+    longer = 1 if has_as_many else LONGER
     epochs = options.epochs or round(longer * task.epochs)
-    model, rows = train(task, options.seed, options.cache, options.method, elastic, epochs)
+    model, rows = train(
+        *(task, options.seed, options.cache, options.method, elastic, epochs),
+        decays=options.equal,
+    )
     if options.selection is not None and not is_full:
         options.selection.mkdir(parents=True, exist_ok=True)
         controller = model.ooodist.strategy.controller
         names = [item.name for item in controller.cost_model.choice.items]
         write_selection(options.selection, names, controller.renewals)
     if options.output is not None:
-        same = {"task": task.name, "method": options.method, "seed": options.seed}
+        same = {
+            "task": task.name,
+            "method": options.label or options.method,
+            "seed": options.seed,
+        }
         add_rows(options.output, [{**same, **row} for row in rows])
 
 

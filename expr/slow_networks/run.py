@@ -1,7 +1,8 @@
 """How long a step takes where the network is many times too slow, by how gradients travel.
 
 The rows train one model each, in one job of two hosts with a core each, and take turns, step by
-step. "No network" is Keras's step on each host alone, where nothing is exchanged.
+step; a plan for several steps a call has a call of so many. "No network" is Keras's step on each
+host alone, where nothing is exchanged.
 
     python launch/netlab.py -np 2 --rate 25Mbit -- python expr/slow_networks/run.py --rate 25Mbit
     ... [--job expr/data_par/jobs/bert.yaml] [--turns 3] [--ranks 4 16]
@@ -15,6 +16,8 @@ import argparse
 import csv
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -57,13 +60,21 @@ def main() -> None:
     )
     batch = next(iter(data.train))
     seconds: dict[str, list[float]] = {row: [] for row in made}
-    for turn in range(-1, options.turns):
-        for row, model in made.items():
+    calls: dict[str, tuple[Callable[[], object], int]] = {}
+    for row, model in made.items():
+        call: Callable[[], object] = partial(model.train_on_batch, *batch)
+        call()  # plans, and traces
+        steps = 1 if row == ALONE else model.ooodist.strategy.inner.steps_per_execution
+        if steps > 1:
+            call = partial(model.ooodist.strategy.inner.runner(), [batch] * steps)
+            call()
+        calls[row] = call, steps
+    for _ in range(options.turns):
+        for row, (call, steps) in calls.items():
             engine.barrier()
             began = time.perf_counter()
-            model.train_on_batch(*batch)
-            if turn >= 0:  # before that it is traced
-                seconds[row].append(time.perf_counter() - began)
+            call()
+            seconds[row].append((time.perf_counter() - began) / steps)
     if engine.rank == 0:
         report(options.job.stem, options.rate, seconds, made)
 

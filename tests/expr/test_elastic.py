@@ -70,6 +70,19 @@ def test_the_report_says_whether_the_goal_is_reached(results: Path) -> None:
     assert (results.parent / "task.svg").read_text().count("importance")
 
 
+def test_equal_epochs_are_compared_seed_by_seed(results: Path) -> None:
+    """Each training has a set-up of 3 s; full training takes 103 s with it, importance 53 s."""
+    text = report.write_equal_report(results)
+    assert "| importance | 90.00 % |  | 0.51 | 0.50 | 0.50 | 3 |" in text
+    assert "| head | 20.00 % |" in text
+    assert (results.parent / "results.md").read_text() == text
+
+
+def test_the_interval_is_that_of_pairs() -> None:
+    found = report._interval([-1.0, 0.0, 1.0, 2.0, 3.0])
+    assert found == "+1.00 (-0.96 to +2.96)"  # 2.776 standard errors of 0.707
+
+
 def test_rows_of_the_same_setting_are_replaced(tmp_path: Path) -> None:
     file = tmp_path / "step_time.csv"
     row = dict.fromkeys(step_time.FIELDS, "1") | {"model": "vit", "network": "none"}

@@ -22,10 +22,19 @@ def test_a_line_a_row_with_its_gain_over_stock() -> None:
 
 def test_a_line_a_wire_with_its_mean_over_the_seeds() -> None:
     accuracy = scripts.load("wire", "accuracy")
-    row = {"wire": "float16", "epochs": "5", "loss": "0.5", "val_loss": "0.25"}
+    row = {"wire": "float32", "epochs": "5", "loss": "0.5", "val_loss": "0.25"}
     rows = [row | {"seed": str(seed), "val_accuracy": str(seed / 4)} for seed in (1, 2, 3)]
-    *_, line = accuracy.report(rows).splitlines()
-    assert line == (
-        "| float16 | 0.5000 (0.2500 to 0.7500) | 0.2500 (0.2500 to 0.2500) "
-        "| 0.5000 (0.5000 to 0.5000) |"
+    rows += [row | {"wire": "low rank 4", "val_accuracy": str(0.5 + s / 8)} for s in (1, 2, 3)]
+    *_, first, other = accuracy.report(rows).splitlines()
+    assert first == (
+        "| float32 | 0.5000 (0.2500 to 0.7500) | 0.2500 (0.2500 to 0.2500) "
+        "| 0.5000 (0.5000 to 0.5000) | - | - |"
     )
+    # Differences of 0.375, 0.25 and 0.125: 4.303 standard errors of 0.0722 on both sides.
+    assert other.endswith("| +0.2500 (-0.0605 to +0.5605) | - |")
+
+
+def test_what_a_task_has_no_accuracy_of_is_left_out() -> None:
+    accuracy = scripts.load("wire", "accuracy")
+    row = {"wire": "float32", "seed": "1", "loss": "0.5", "val_loss": "0.25", "val_accuracy": ""}
+    assert "| float32 | - | 0.2500 " in accuracy.report([row])
