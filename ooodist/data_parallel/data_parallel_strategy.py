@@ -112,12 +112,15 @@ class DataParallel(Strategy):
             planned_for(self.training.to_find, costs, network, limits, model, self.engine)
         )
 
-    def profile(self, batch: Batch, step_seconds: float | None = None) -> Profile:
+    def profile(
+        self, batch: Batch, step_seconds: float | None = None, digest: str | None = None
+    ) -> Profile:
         """Measures the model, which stays as it is, and the network; all ranks call it.
 
         Args:
             batch: one batch as the training data yields it.
             step_seconds: what a step takes now, by default; None: it has not been trained.
+            digest: the model's, if it is known.
         """
         self.flush()
         profile = profile_of(
@@ -128,6 +131,7 @@ class DataParallel(Strategy):
             accumulate=self.accumulate,
             low_rank=self.low_rank is not None,
             step_seconds=step_seconds,
+            digest=digest,
         )
         return as_exchanged(profile, self.backward.exchange.rows)
 

@@ -131,12 +131,11 @@ class LivePlanning(LiveTrial[Found]):
         )
         waited = self._waited_share() * batch  # neither tracing nor measuring waits for exchanges
         self._trace_seconds = max((first - waited) / self._usual.steps, 1e-9)
-        # At least a step is traced to measure it, and a plan.
-        planning = (1 + self._least_steps()) * self._trace_seconds
+        planning = self._least_steps() * self._trace_seconds  # of one plan
+        network = CHECK_SECONDS if is_kept or has_network else NETWORK_SECONDS
         if is_kept:
-            return planning
-        network = CHECK_SECONDS if has_network else NETWORK_SECONDS
-        return planning + MEASURED_STEPS * (batch - waited) + network
+            return planning + network
+        return planning + self._trace_seconds + MEASURED_STEPS * (batch - waited) + network
 
     def _affordable(self) -> int:
         """How many more steps of plans may be traced; all ranks ask, and get the same."""

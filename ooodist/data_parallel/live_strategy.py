@@ -10,12 +10,14 @@ from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.data_parallel.live_planning import LivePlanning
 from ooodist.data_parallel.planning import log_wire
 from ooodist.data_parallel.xla import COMPILED, compiling, setting_of
+from ooodist.graph.digest import model_digest
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts
 from ooodist.planner.data_parallel.search import Limits
 from ooodist.profiler import folder as profiles
+from ooodist.profiler.folder import Profile
 from ooodist.step.backward import OrderedBackward
-from ooodist.step.execution import Run
+from ooodist.step.execution import Batch, Run
 from ooodist.trainer.trial import Candidate
 
 
@@ -67,6 +69,14 @@ class LiveDataParallel(DataParallel):
         self.tried, self.planned, self.steps_per_execution = None, None, self._default_steps
 
     # The interface that live planning uses
+
+    def profile(
+        self, batch: Batch, step_seconds: float | None = None, digest: str | None = None
+    ) -> Profile:
+        """As that of every strategy; the default's steps tell the digest."""
+        steps = self._ways["default"][0].steps
+        known = model_digest(steps[-1].backward) if steps else digest
+        return super().profile(batch, step_seconds, known)
 
     def is_profile_kept(self) -> bool:
         """Whether there seems to be a profile of this model."""

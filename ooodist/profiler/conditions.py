@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import tensorflow as tf
 import ooodist
 from ooodist.engines.base import Engine
 from ooodist.engines.kinds import find
-from ooodist.profiler.step import StepToMeasure
+from ooodist.step.execution import Batch
 from ooodist.util import yaml_dataclass
 from ooodist.util.digest import hex_digest
 from ooodist.util.packages import version
@@ -81,13 +82,22 @@ class Conditions:
         return [f"{key}: {own}, not {others}" for key, own, others in found]
 
 
-def present_conditions(model: keras.Model, traced: StepToMeasure, engine: Engine) -> Conditions:
-    """This rank's conditions for a model that is about to be measured."""
-    leaves = [leaf for leaf in tf.nest.flatten(traced.batches[0]) if leaf is not None]
+def present_conditions(
+    model: keras.Model, digest: str, batches: Sequence[Batch], engine: Engine
+) -> Conditions:
+    """This rank's conditions for a model that is about to be measured.
+
+    Args:
+        model: compiled.
+        digest: of the model (see :func:`ooodist.graph.digest.model_digest`).
+        batches: the batches of an update, as tensors.
+        engine: the engine in use.
+    """
+    leaves = [leaf for leaf in tf.nest.flatten(batches[0]) if leaf is not None]
     return Conditions(
-        model=traced.digest,
+        model=digest,
         inputs=tuple(f"{leaf.dtype.name} {tuple(leaf.shape)}" for leaf in leaves),
-        accumulate=len(traced.batches),
+        accumulate=len(batches),
         precision=model.dtype_policy.name,
         optimizer=type(model.optimizer).__name__,
         engine=engine.name,

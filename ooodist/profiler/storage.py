@@ -19,7 +19,7 @@ from ooodist.profiler.folder import Profile
 from ooodist.profiler.low_rank import measure_low_rank
 from ooodist.profiler.network import measure_network, still_holds
 from ooodist.profiler.state import preserved
-from ooodist.profiler.step import StepToMeasure, trace_step
+from ooodist.profiler.step import StepToMeasure, as_tensors, trace_step
 from ooodist.settings.sections import PlanningConfig
 from ooodist.step.execution import Batch
 from ooodist.util import yaml_dataclass
@@ -38,6 +38,7 @@ def profile_of(
     accumulate: int = 1,
     low_rank: bool = False,
     traced: StepToMeasure | None = None,
+    digest: str | None = None,
     step_seconds: float | None = None,
 ) -> Profile:
     """The costs of this model's step and its exchanges. All ranks call it together.
@@ -54,6 +55,7 @@ def profile_of(
         accumulate: batches per update.
         low_rank: whether to have the costs of gradients in low rank, which take 0.5 s more.
         traced: the step of this model, batch and ``accumulate``, if it was traced already.
+        digest: the model's, if it is known; then a step is traced only if one must be measured.
         step_seconds: what a training step takes now, by default; None: it has not been trained.
 
     Returns:
@@ -62,10 +64,16 @@ def profile_of(
     Raises:
         UserError: the model cannot be measured, or differs between ranks; on all ranks.
     """
-    if traced is None:
-        with engine.agreed():
-            traced = trace_step(model, batch, accumulate=accumulate)
-    conditions = present_conditions(model, traced, engine)
+
+    def step() -> StepToMeasure:
+        nonlocal traced
+        if traced is None:
+            with engine.agreed():
+                traced = trace_step(model, batch, accumulate=accumulate)
+        return traced
+
+    batches = (as_tensors(batch),) * accumulate
+    conditions = present_conditions(model, digest or step().digest, batches, engine)
     engine.check_equal("the model (its units)", conditions.model)
     engine.check_equal("the shapes of a batch", str(conditions.inputs))
 
@@ -81,17 +89,18 @@ def profile_of(
     if text:
         profile = profiles.from_yaml(text, "of rank 0")
         if not still_holds(engine, profile.network):
-            profile = replace(profile, network=_measure_network(engine, traced), elastic=None)
+            profile = replace(profile, network=_measure_network(engine, step()), elastic=None)
         elif not low_rank or profile.costs.low_rank != LowRankCosts():
             return profile
     else:
         text = engine.broadcast_text("" if network is None else yaml_dataclass.dump(network))
+        measured = step()
         engine.barrier()  # so that ranks that share a host compete from the beginning
         with engine.agreed():
-            costs = measure_step(traced)
+            costs = measure_step(measured)
         network = yaml_dataclass.read_text(Network, text, "network of rank 0") if text else None
         if network is None or not still_holds(engine, network):
-            network = _measure_network(engine, traced)
+            network = _measure_network(engine, measured)
         profile = Profile(
             name=model.name,
             measured=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -103,8 +112,8 @@ def profile_of(
         )
     if low_rank and profile.costs.low_rank == LowRankCosts():
         with engine.agreed():
-            measured = measure_low_rank(profile.costs.weights)
-        profile = replace(profile, costs=replace(profile.costs, low_rank=measured))
+            thin = measure_low_rank(profile.costs.weights)
+        profile = replace(profile, costs=replace(profile.costs, low_rank=thin))
     # The conditions and the date are those of rank 0.
     profile = profiles.from_yaml(engine.broadcast_text(yaml_dataclass.dump(profile)), "of rank 0")
     if engine.rank == 0:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from ooodist.engines.local import LocalEngine
-from ooodist.profiler.conditions import present_conditions, processor
-from ooodist.profiler.step import trace_step
+from ooodist.profiler.conditions import Conditions, present_conditions, processor
 from tests.profiler.models import batch, dense_chain
 
 CPUINFO = """\
@@ -54,14 +54,17 @@ def test_a_name_without_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert with_cpuinfo(monkeypatch, "model name\t: A CPU\n") == "A CPU"
 
 
+def conditions(model: keras.Model) -> Conditions:
+    return present_conditions(model, "digest", [batch()], LocalEngine())
+
+
 def test_a_profile_outlives_numpy_but_not_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     model = dense_chain()
-    traced = trace_step(model, batch())
-    now = present_conditions(model, traced, LocalEngine())
+    now = conditions(model)
     monkeypatch.setattr(np, "__version__", "9.9.9")
-    assert present_conditions(model, traced, LocalEngine()) == now
+    assert conditions(model) == now
     monkeypatch.setattr(tf, "__version__", "9.9.9")
-    other = present_conditions(model, traced, LocalEngine())
+    other = conditions(model)
     assert other.differences(now) == [
         f"versions.tensorflow: 9.9.9, not {now.versions['tensorflow']}"
     ]
@@ -69,13 +72,12 @@ def test_a_profile_outlives_numpy_but_not_tensorflow(monkeypatch: pytest.MonkeyP
 
 def test_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     model = dense_chain()
-    traced = trace_step(model, batch())
     monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
-    default = present_conditions(model, traced, LocalEngine())
+    default = conditions(model)
     assert default.machine.processor == processor()
     assert default.machine.onednn is None
     assert default.workers == 1
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
-    forced = present_conditions(model, traced, LocalEngine())
+    forced = conditions(model)
     assert forced.differences(default) == ["machine.onednn: 1, not None"]
     assert forced.digest() != default.digest()

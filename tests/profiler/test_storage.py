@@ -12,6 +12,7 @@ import pytest
 
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
+from ooodist.graph.digest import model_digest
 from ooodist.planner.costs import (
     LowRankCosts,
     Network,
@@ -23,8 +24,12 @@ from ooodist.planner.costs import (
 from ooodist.profiler import folder, storage
 from ooodist.profiler.conditions import Conditions, Machine
 from ooodist.profiler.folder import Profile, file_name, find, from_yaml, write
+from ooodist.profiler.step import trace_step
 from ooodist.profiler.storage import STEP_TOLERANCE
 from ooodist.settings.sections import PlanningConfig
+from ooodist.step.backward import OrderedBackward
+from ooodist.step.exchange import GradientExchange
+from ooodist.step.execution import Execution
 from ooodist.util.yaml_dataclass import dump
 from tests.profiler.models import batch, compiled, dense_chain
 
@@ -188,6 +193,28 @@ def test_the_steps_beside_which_exchanges_are_measured_leave_no_trace(
     after = [variable.numpy() for variable in (*model.variables, *model.optimizer.variables)]
     for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_no_step_is_traced_for_a_kept_profile_of_a_known_model(
+    tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest of a training's own steps is that of steps that are traced to be measured."""
+    model = dense_chain()
+    backward = OrderedBackward(GradientExchange(LocalEngine()))
+    Execution(model, backward).trace((batch(),))
+    digest = model_digest(backward.steps[-1].backward)
+
+    def profile() -> Profile:
+        settings = PlanningConfig(profiles=str(tmp_path))
+        return storage.profile_of(model, batch(), LocalEngine(), settings, digest=digest)
+
+    first = profile()
+    assert first == profile_of(tmp_path)  # which has traced one
+    monkeypatch.setattr(storage, "trace_step", None)
+    assert profile() == first
+    made.holds = False
+    monkeypatch.setattr(storage, "trace_step", trace_step)
+    assert profile().network != first.network  # it is measured beside a step
 
 
 def test_is_measured_anew_when_told(tmp_path: Path, made: Made) -> None:
