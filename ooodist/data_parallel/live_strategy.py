@@ -80,17 +80,11 @@ class LiveDataParallel(DataParallel):
 
     def is_profile_kept(self) -> bool:
         """Whether there seems to be a profile of this model."""
-        return self._has_any_of(self.model.name)
+        return profiles.is_kept(self.training.planning, self.model.name, self.engine)
 
     def is_network_kept(self) -> bool:
         """Whether there seems to be a profile of any model, with its network."""
-        return self._has_any_of(None)
-
-    def _has_any_of(self, model: str | None) -> bool:
-        planning = self.training.planning
-        return not planning.profile_anew and profiles.has_any(
-            profiles.folder_of(planning.profiles), model, self.engine.name, self.engine.size
-        )
+        return profiles.is_kept(self.training.planning, None, self.engine)
 
     def limits(self, total_steps: int | None = None) -> Limits:
         left = None if self.left is None else max(1, self.left // self.accumulate)

@@ -19,9 +19,8 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from ooodist.elastic.auto_rho import LADDER, AutoRho
+from ooodist.elastic.auto.rounds import LADDER, AutoRho
 from ooodist.elastic.cost_model import CostModel, Solver
 from ooodist.elastic.importance import Measured, by_item, rank_correlation
 from ooodist.elastic.optimizer_state import OptimizerState
@@ -29,15 +28,13 @@ from ooodist.elastic.pace import Pace
 from ooodist.elastic.selection.fixed import FIXED, fixed_weights
 from ooodist.elastic.selection.select import select
 from ooodist.elastic.step_meter import StepMeter
+from ooodist.elastic.weights import always_selected, shares
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-from ooodist.graph.ops import num_bytes
 from ooodist.settings.elastic import ElasticConfig
 from ooodist.step.all_ranks.objects import text_of_rank
-from ooodist.step.backward import variable_names
 from ooodist.trainer.watchdog import expect_longer
 from ooodist.util.digest import hex_digest
-from ooodist.util.yaml_dataclass import did_you_mean
 
 logger = logging.getLogger("ooodist")
 
@@ -128,7 +125,8 @@ class Controller:
 
     def __post_init__(self) -> None:
         choice = self.cost_model.choice
-        self._forced = frozenset(choice.head) | choice.numbers(self._always())
+        always = always_selected(self.config, choice.weights(range(len(choice.items))))
+        self._forced = frozenset(choice.head) | choice.numbers(always)
         self._not_copied = choice.numbers(self.not_copied)
         self._all = range(len(choice.items))
         self.full_seconds = self.cost_model.seconds(self._all)
@@ -153,22 +151,6 @@ class Controller:
         if self.auto is not None:
             return self.auto.rho
         return 1.0 if self.config.rho == "auto" else self.config.rho  # a fixed selection has none
-
-    def _always(self) -> frozenset[str]:
-        """The names of the weights that ``always`` selects."""
-        names = self.cost_model.choice.weights(range(len(self.cost_model.choice.items)))
-        found: set[str] = set()
-        for wanted in self.config.always:
-            fitting = {n for n in names if n == wanted or f"/{wanted}/" in f"/{n}"}
-            if not fitting:
-                layers = sorted({name.split("/")[-2:][0] for name in names})
-                raise UserError(
-                    f"elastic.always names {wanted}{did_you_mean(wanted, layers)}, of which no "
-                    f"weight is trained; give a layer, as {layers[0]}, or a weight, as "
-                    f"{min(names)}"
-                )
-            found |= fitting
-        return frozenset(found)
 
     def _check_rho(self) -> None:
         if self.config.select in FIXED:
@@ -397,14 +379,7 @@ class Controller:
             exchanges: whether a weight's gradients are exchanged between ranks.
         """
         assert self.mask is not None
-        weights = self.model.trainable_variables
-        sizes = (num_bytes(tf.TensorSpec(weight.shape, weight.dtype)) for weight in weights)
-        size = dict(zip(variable_names(weights), sizes, strict=True))
-        selected = sum(size[name] for name in self.mask.weights)
-        scalars = {
-            "elastic_share": selected / sum(size.values()),
-            "elastic_exchanged_bytes": float(selected if exchanges else 0),
-        }
+        scalars = shares(self.model, self.mask.weights, exchanges)
         rho = self._measured_rho(meter)
         if rho is not None:
             scalars["elastic_rho"] = rho

@@ -56,6 +56,7 @@ class SelectiveDataParallel:
     """
 
     needs_plan = False  # planned whenever elastic training itself is
+    begins_in_full = True
 
     def __init__(self, inner: DataParallel) -> None:
         self.inner = inner

@@ -20,15 +20,22 @@ from typing import Any, Protocol
 import keras
 import numpy as np
 
-from ooodist.elastic.auto_rho import AutoRho
+from ooodist.elastic.auto.fall_meter import FallMeter, check_loss
+from ooodist.elastic.auto.prospect import Prospect
+from ooodist.elastic.auto.rounds import AutoRho
 from ooodist.elastic.controller import Controller, Mask, Measure
 from ooodist.elastic.cost_model import CostModel
-from ooodist.elastic.fall_meter import FallMeter
-from ooodist.elastic.optimizer_state import OptimizerState
+from ooodist.elastic.optimizer_state import OptimizerState, countable_optimizers
+from ooodist.elastic.selection.fixed import FIXED
 from ooodist.elastic.step_meter import StepMeter
+from ooodist.elastic.weights import always_selected, shares
+from ooodist.profiler import folder as profiles
 from ooodist.step.all_ranks.objects import text_of_rank
+from ooodist.step.backward import variable_names
 from ooodist.step.execution import Batch, Run
 from ooodist.trainer.strategy import LookAhead, Strategy
+from ooodist.trainer.trial import timed
+from ooodist.trainer.watchdog import expect_longer, expect_usual
 
 logger = logging.getLogger("ooodist")
 
@@ -40,7 +47,10 @@ class Selective(Protocol):
         inner: that strategy.
         needs_plan: whether it has to be planned for reasons other than a new ``compile``.
         exchanges: whether a weight's gradients are exchanged between ranks.
+        begins_in_full: whether the wrapped strategy can train before anything is planned.
     """
+
+    begins_in_full: bool
 
     @property
     def inner(self) -> Strategy: ...
@@ -76,7 +86,8 @@ class Elastic(Strategy):
     Attributes:
         selective: as given.
         config: what is selected, and how often.
-        controller: selects; None until the first batch is known.
+        controller: selects; None until the first batch is known, and, with ``rho: auto``, until
+            the training is long enough.
     """
 
     def __init__(
@@ -97,6 +108,12 @@ class Elastic(Strategy):
         self._fall = FallMeter()
         self._extra = 0.0  # seconds of measuring, selecting and tracing in this stretch
         self._planned_for: tuple[Any, ...] = ()
+        self._updates = 0  # in full, before planning
+        self._resumed: dict[str, Any] | None = None  # what was selected, for planning
+        self._prospect: Prospect | None = None
+        is_auto = self.config.rho == "auto" and self.config.select not in FIXED
+        if is_auto and selective.begins_in_full:
+            self._prospect = Prospect(self.engine, self._has_profile)
 
     @property
     def inner(self) -> Strategy:
@@ -117,11 +134,14 @@ class Elastic(Strategy):
     @property
     def needs_plan(self) -> bool:
         """Whether nothing was measured yet, or the model was compiled again since."""
-        return (
+        return self._prospect is None and (
             self.controller is None
             or self.selective.needs_plan
             or self.was_compiled_since(self._planned_for)
         )
+
+    def _has_profile(self) -> bool:
+        return profiles.is_kept(self.training.planning, self.model.name, self.engine)
 
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
         """Measures model, network and the costs of selections; fit calls this itself."""
@@ -182,7 +202,15 @@ class Elastic(Strategy):
 
     def before_call(self, batches: Sequence[Batch], look_ahead: LookAhead) -> None:
         """Selects, if it is due."""
-        if self.needs_plan:  # train_on_batch was called without fit
+        if self._prospect is not None:
+            if not self._updates:  # what would fail later fails now
+                countable_optimizers(self.model)
+                always_selected(self.config, variable_names(self.model.trainable_variables))
+            left = None if self.left is None else self.left // self.accumulate
+            if self._resumed is None and not self._prospect.is_worth(left):
+                return
+            self._plan_in_training(batches[0], left)
+        elif self.needs_plan:  # train_on_batch was called without fit
             self.plan(batches[0])
         controller = self._selector
         if controller.auto is not None and (fall := self._fall.ended()) is not None:
@@ -202,6 +230,25 @@ class Elastic(Strategy):
         self.selective.select(controller.mask)
         if is_due:
             self._extra += time.perf_counter() - began
+
+    def _plan_in_training(self, batch: Batch, left: int | None) -> None:
+        """Plans after steps in full; what that takes counts as lost."""
+        expect_longer("measuring for elastic training began")
+        prospect, self._prospect = self._prospect, None
+        assert prospect is not None
+        began = time.perf_counter()
+        self.flush()
+        self.plan(batch, left)
+        expect_usual("measuring for elastic training ended")
+        controller = self._selector
+        controller.count(self._updates)
+        if self._resumed is not None:
+            controller.restore(self._resumed)
+        elif controller.auto is not None:
+            own = np.array([prospect.trained, time.perf_counter() - began, prospect.first])
+            trained, took, trace = self.engine.all_reduce(own, "max").tolist()
+            controller.auto.begin(trained, took + trace)  # the step in full is traced anew
+            logger.info("elastic: measured in %.1f s", took)
 
     def _end_stretch(self, auto: AutoRho, fall: float) -> None:
         """Chooses rho for the next steps; all ranks do as rank 0 has found.
@@ -229,10 +276,25 @@ class Elastic(Strategy):
             logger.info("elastic: rho auto: %s; the smallest that pays: %g", found, auto.smallest)
 
     def runner(self) -> Run:
-        run = self.selective.runner()
+        full = None if self._prospect is None else self.inner.runner()
+        run = None if full else self.selective.runner()
 
         def train(batches: Sequence[Batch]) -> dict[str, Any]:
-            controller, updates = self._selector, len(batches) // self.accumulate
+            nonlocal run
+            updates = len(batches) // self.accumulate
+            if self._prospect is not None:
+                assert full is not None
+                seconds = None
+                if self._prospect.is_timing:
+                    logs, seconds = timed(full, batches)
+                else:
+                    logs = full(batches)
+                check_loss(logs)
+                self._prospect.ran(updates, seconds)
+                self._updates += updates
+                return logs
+            run = run or self.selective.runner()  # with as many steps a call as were planned
+            controller = self._selector
             assert controller.mask is not None
             began, digest = time.perf_counter(), controller.mask.digest
             logs = run(batches)
@@ -251,6 +313,9 @@ class Elastic(Strategy):
 
     def end_epoch(self, logs: dict[str, Any]) -> None:
         """Tells the controller, and adds its values to the logs."""
+        if self._prospect is not None:
+            logs.update(shares(self.model, None, self.selective.exchanges))
+            return
         self._selector.end_epoch(logs.get("loss"))
         self._fall.end_epoch()
         if self.engine.rank == 0:
@@ -260,10 +325,13 @@ class Elastic(Strategy):
     # What a job saves and reports of it
 
     def selection(self) -> dict[str, Any] | None:
-        return None if self.controller is None else self.controller.state()
+        return self._resumed if self.controller is None else self.controller.state()
 
     def restore_selection(self, state: dict[str, Any]) -> None:
-        self._selector.restore(state)
+        if self._prospect is None:
+            self._selector.restore(state)
+        else:  # before the next step
+            self._resumed = state
 
     def write_report(self, folder: Path) -> list[str]:
         """Writes what was selected when, as figures and CSV; returns the names of the files."""

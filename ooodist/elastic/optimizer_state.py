@@ -30,6 +30,19 @@ from ooodist.step.optimizer import optimizer_state_of, optimizers_of, without_sc
 _AVERAGE = "_average"  # of the weight itself (use_ema), not part of the state of its updates
 
 
+def countable_optimizers(model: keras.Model) -> list[Optimizer]:
+    """The optimizers of a compiled model. Raises UserError if one accumulates gradients itself."""
+    found = [without_scaling(optimizer) for optimizer in optimizers_of(model)]
+    for optimizer in found:
+        if optimizer.gradient_accumulation_steps:
+            raise UserError(
+                "optimizer.gradient_accumulation_steps is "
+                f"{optimizer.gradient_accumulation_steps}, which elastic training cannot "
+                "count; leave it out, and set accumulate instead"
+            )
+    return found
+
+
 class OptimizerState:
     """The optimizer state of the weights of a model that this rank has.
 
@@ -44,14 +57,7 @@ class OptimizerState:
     """
 
     def __init__(self, model: keras.Model) -> None:
-        self._optimizers = [without_scaling(optimizer) for optimizer in optimizers_of(model)]
-        for optimizer in self._optimizers:
-            if optimizer.gradient_accumulation_steps:
-                raise UserError(
-                    "optimizer.gradient_accumulation_steps is "
-                    f"{optimizer.gradient_accumulation_steps}, which elastic training cannot "
-                    "count; leave it out, and set accumulate instead"
-                )
+        self._optimizers = countable_optimizers(model)
         weights = model.trainable_variables
         began = model.optimizer.iterations.numpy()
         names = variable_names(weights)

@@ -44,6 +44,8 @@ class SelectivePipeline:
         inner: made without swapping schedules, as each selection has a schedule of its own.
     """
 
+    begins_in_full = False  # its stages are measured in any case
+
     def __init__(self, inner: Pipeline) -> None:
         self.inner = inner
         self._carried_out = ""  # digest of the selection that stages and schedule were made for

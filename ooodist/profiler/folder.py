@@ -7,9 +7,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.profiler.conditions import Conditions
+from ooodist.settings.sections import PlanningConfig
 from ooodist.util import yaml_dataclass
 from ooodist.util.replacing import replacing
 
@@ -81,7 +83,8 @@ def from_yaml(text: str, source: str) -> Profile:
 
 def file_name(name: str, conditions: Conditions) -> str:
     """A file name such as ``resnet20-horovod-2-workers-1f0c9a3e.yaml``."""
-    return f"{_stem(name, conditions.engine, conditions.workers)}-{conditions.digest()}.yaml"
+    end = _end(conditions.engine, conditions.workers)
+    return f"{_as_file_name(name)}{end}-{conditions.digest()}.yaml"
 
 
 def find(folder: Path, name: str, conditions: Conditions) -> Profile | None:
@@ -124,10 +127,12 @@ def network_of_others(folder: Path, conditions: Conditions) -> Network | None:
     return None
 
 
-def has_any(folder: Path, name: str | None, engine: str, workers: int) -> bool:
-    """Whether a model of this name (None: any) has a profile, whatever the other conditions."""
-    stem = f"*{_end(engine, workers)}" if name is None else _stem(name, engine, workers)
-    return next(folder.glob(f"{stem}-*.yaml"), None) is not None
+def is_kept(settings: PlanningConfig, name: str | None, engine: Engine) -> bool:
+    """Whether a profile of a model of this name (None: any) may be used, by its file's name."""
+    end = _end(engine.name, engine.size)
+    stem = f"*{end}" if name is None else _as_file_name(name) + end
+    files = folder_of(settings.profiles).glob(f"{stem}-*.yaml")
+    return not settings.profile_anew and next(files, None) is not None
 
 
 def write(folder: Path, profile: Profile) -> Path:
@@ -156,10 +161,6 @@ def _age(file: Path) -> float:
         return -file.stat().st_mtime
     except OSError:  # deleted in the meantime
         return 0.0
-
-
-def _stem(name: str, engine: str, workers: int) -> str:
-    return _as_file_name(name) + _end(engine, workers)
 
 
 def _end(engine: str, workers: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -14,9 +15,10 @@ import tensorflow as tf
 
 import ooodist
 from ooodist.data_parallel.data_parallel_strategy import DataParallel
-from ooodist.elastic import auto_rho
+from ooodist.elastic.auto import rounds
+from ooodist.elastic.auto.fall_meter import STRETCH
+from ooodist.elastic.auto.prospect import FIRST_CALLS, TIMED_CALLS
 from ooodist.elastic.controller import Mask
-from ooodist.elastic.fall_meter import STRETCH
 from ooodist.errors import UserError
 from ooodist.graph.digest import model_digest
 from ooodist.graph.ops import ancestors
@@ -408,24 +410,86 @@ def test_rho_auto_begins_in_full_and_tries_smaller_ones(
     profiles: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # So short a training has no time to lose, and would stay full.
-    monkeypatch.setattr(auto_rho, "MOST_LOST", 1e6)
+    monkeypatch.setattr(rounds, "MOST_LOST", 1e6)
     model = elastic(make(), profiles, rho="auto", renew="100 steps")
-    shares = []
-    note = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda *_, **__: shares.append(len(controller_of(model).mask.weights))
-    )
+    shares: list[int] = []
+
+    def add(*_: Any, **__: Any) -> None:
+        controller = controller_of(model)
+        shares.append(0 if controller is None else len(controller.mask.weights))
+
+    note = keras.callbacks.LambdaCallback(on_train_batch_end=add)
     with caplog.at_level("INFO", logger="ooodist"):
         x, y = (np.concatenate([part] * 90)[: 90 * BATCH] for part in data())
         model.fit(x, y, batch_size=BATCH, epochs=3, verbose=0, callbacks=[note])
     controller, steps = controller_of(model), STRETCH
     every = max(shares)
     assert len(shares) == 270
+    begun = FIRST_CALLS + TIMED_CALLS
+    assert shares[:begun] == [0] * begun  # nothing is measured yet
+    shares = shares[begun:]
+    assert controller._steps == 270
     assert shares[:steps] == shares[2 * steps : 3 * steps] == [every] * steps
     assert max(shares[steps : 2 * steps]) < every
     assert caplog.text.count("elastic: rho auto: ") >= 1
-    restored = auto_rho.AutoRho(controller.auto.ladder)
+    restored = rounds.AutoRho(controller.auto.ladder)
     restored.restore(json.loads(json.dumps(controller.state()["auto"])))
     assert restored == controller.auto
+
+
+@pytest.mark.parametrize("make_optimizer", [momentum, adamw])
+def test_a_training_that_is_too_short_for_rho_auto_is_as_without_elastic(
+    tmp_path: Path,
+    make_optimizer: Callable[[], optimizers.Optimizer],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing is measured, and no bit differs."""
+    found = []
+    for is_elastic in (False, True):
+        model = make(make_optimizer())
+        if is_elastic:
+            elastic(model, str(tmp_path), rho="auto")
+        else:
+            ooodist.distribute(model)
+        with caplog.at_level("INFO", logger="ooodist"):
+            history = fit(model, epochs=3)
+        found.append(state(model))
+        assert model.ooodist.strategy.selection() is None
+    assert found[0] == found[1]
+    assert history["elastic_share"] == [1, 1, 1]
+    assert not list(tmp_path.iterdir())
+    assert caplog.text.count("rho auto: training goes on in full") == 1
+
+
+def test_rho_auto_goes_on_with_the_selection_of_a_checkpoint(
+    profiles: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it measures before the first step."""
+    monkeypatch.setattr(rounds, "MOST_LOST", 1e6)
+    first = elastic(make(), profiles, rho="auto", renew="100 steps")
+    x, y = (np.concatenate([part] * 90)[: 20 * BATCH] for part in data())
+    first.fit(x, y, batch_size=BATCH, verbose=0)
+    saved = json.loads(json.dumps(first.ooodist.strategy.selection()))
+    assert saved["steps"][0] == 20
+    other = elastic(make(), profiles, rho="auto", renew="100 steps")
+    other.ooodist.strategy.restore_selection(saved)
+    assert other.ooodist.strategy.selection() == saved
+    other.fit(x, y, batch_size=BATCH, steps_per_epoch=1, verbose=0)
+    assert controller_of(other).state()["steps"][0] == 21
+
+
+@pytest.mark.parametrize("option", ["always", "gradient_accumulation_steps"])
+def test_what_is_wrong_with_rho_auto_is_said_before_the_first_step(
+    profiles: str, option: str
+) -> None:
+    if option == "always":
+        model = elastic(make(), profiles, rho="auto", always=["conf"])
+    else:
+        optimizer = optimizers.SGD(0.05, gradient_accumulation_steps=2)
+        model = elastic(make(optimizer), profiles, rho="auto")
+    with pytest.raises(UserError, match=option):
+        fit(model)
+    assert model.optimizer.iterations.numpy() == 0
 
 
 def controller_of(model: keras.Model) -> Any:

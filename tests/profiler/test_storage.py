@@ -317,15 +317,20 @@ def test_the_default_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> Non
     assert folder.folder_of("here") == Path("here")
 
 
-def test_whether_there_is_any_of_a_model(tmp_path: Path, made: Made) -> None:
-    model = dense_chain()
-    assert not folder.has_any(tmp_path, model.name, "local", 1)
-    assert not folder.has_any(tmp_path / "none", model.name, "local", 1)
-    storage.profile_of(model, batch(), LocalEngine(), PlanningConfig(profiles=str(tmp_path)))
-    assert folder.has_any(tmp_path, model.name, "local", 1)
-    assert not folder.has_any(tmp_path, model.name, "local", 2)
-    assert not folder.has_any(tmp_path, model.name, "horovod", 1)
-    assert not folder.has_any(tmp_path, "another", "local", 1)
+def test_whether_one_of_a_model_is_kept(tmp_path: Path, made: Made) -> None:
+    model, engine = dense_chain(), LocalEngine()
+    settings = PlanningConfig(profiles=str(tmp_path))
+    assert not folder.is_kept(settings, model.name, engine)
+    assert not folder.is_kept(PlanningConfig(profiles=str(tmp_path / "none")), None, engine)
+    storage.profile_of(model, batch(), engine, settings)
+    assert folder.is_kept(settings, model.name, engine)
+    assert folder.is_kept(settings, None, engine)
+    assert not folder.is_kept(replace(settings, profile_anew=True), model.name, engine)
+    assert not folder.is_kept(settings, "another", engine)
+    engine.size = 2
+    assert not folder.is_kept(settings, None, engine)
+    engine.name, engine.size = "horovod", 1
+    assert not folder.is_kept(settings, None, engine)
 
 
 def test_fails_with_what_is_wrong(tmp_path: Path) -> None:

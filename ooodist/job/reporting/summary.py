@@ -129,7 +129,8 @@ def _elastic(job: PreparedJob) -> list[tuple[str, str]]:
     """What elastic training did, if the job was elastic."""
     config, state = job.config.elastic, job.strategy.selection()
     if config is None or state is None:
-        return []
+        short = "rho auto: all was trained, as the training was too short to try less"
+        return [] if config is None or config.rho != "auto" else [("elastic", short)]
     renewals = state["renewals"]
     changed = sum(renewal["changed"] for renewal in renewals)
     return [

@@ -12,7 +12,7 @@ rho is tried, else a larger one, and a smaller one again after more and more rou
 What rounds have cost is summed, in seconds of full training. No round begins that might bring the
 sum above ``MOST_LOST`` of the training, so rounds never make it end later by more: assumed is that
 the loss stays where it is with a rho that was not tried yet, and that one which was as fast before
-loses no more than ``AT_RISK`` of its time. What is measured before the first step is not counted.
+loses no more than ``AT_RISK`` of its time.
 """
 
 from __future__ import annotations
@@ -68,6 +68,15 @@ class AutoRho:
     def smallest(self) -> float:
         """The smallest rho with which the loss falls as fast, as far as is known."""
         return self.ladder[self.level - 1] if self.level else 1.0
+
+    def begin(self, trained: float, lost: float) -> None:
+        """Begins after a training in full.
+
+        Args:
+            trained: its seconds.
+            lost: seconds that it has taken to begin.
+        """
+        self._elapsed, self.lost = trained, lost
 
     def end(self, fall: float, seconds: float, extra: float, left: float = 0.0) -> str:
         """Ends a stretch.

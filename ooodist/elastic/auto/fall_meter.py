@@ -11,6 +11,15 @@ STRETCH = 60  # updates of a stretch, at least
 STRETCHES = 50  # of a training, at most: the longer they are, the less a batch decides
 
 
+def check_loss(logs: Mapping[str, Any]) -> None:
+    """Raises UserError if the logs of a call have no loss."""
+    if "loss" not in logs:
+        raise UserError(
+            f"elastic.rho is auto, but train_step returns no loss, only {', '.join(logs)}; "
+            "return one, as Keras does, or set rho to a number, 0 to 1"
+        )
+
+
 class FallMeter:
     """Compares the mean losses of the halves of a stretch. It reads logs only where a half ends.
 
@@ -31,16 +40,8 @@ class FallMeter:
         self._means: list[float] = []
 
     def ran(self, updates: int, logs: Mapping[str, Any]) -> None:
-        """Counts a call of this many updates, which has these logs.
-
-        Raises:
-            UserError: they have no loss.
-        """
-        if "loss" not in logs:
-            raise UserError(
-                f"elastic.rho is auto, but train_step returns no loss, only {', '.join(logs)}; "
-                "return one, as Keras does, or set rho to a number, 0 to 1"
-            )
+        """Counts a call of this many updates, which has these logs; see :func:`check_loss`."""
+        check_loss(logs)
         self._in_epoch += updates
         self._in_half += updates
         self._logs = logs

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooodist.elastic.fall_meter import STRETCH, FallMeter
+from ooodist.elastic.auto.fall_meter import STRETCH, FallMeter
 from ooodist.errors import UserError
 
 

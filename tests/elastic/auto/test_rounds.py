@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooodist.elastic.auto_rho import LADDER, AutoRho
+from ooodist.elastic.auto.rounds import LADDER, MOST_LOST, AutoRho
 from tests.elastic.test_controller import controller_of, layers_of
 
 STRETCH = 20.0  # seconds of a stretch in full
@@ -27,10 +27,16 @@ class Training:
     """
 
     def __init__(
-        self, curve: Curve, speed: Callable[[float], float], full: float, cost: float = 5.0
+        self,
+        curve: Curve,
+        speed: Callable[[float], float],
+        full: float,
+        cost: float = 5.0,
+        setup: float = 0.0,
     ) -> None:
         auto, progress, begun = AutoRho(), 0.0, set[float]()
-        self.auto, self.seconds = auto, -cost  # full training traces, too
+        auto.begin(0.0, setup)
+        self.auto, self.seconds = auto, setup - cost  # full training traces, too
         self.rhos, self.said = list[float](), list[str]()
         while progress < full:
             rho = auto.rho
@@ -93,6 +99,21 @@ def test_no_training_ends_later_than_in_full_by_more_than_a_twentieth(
 ) -> None:
     of = dict(zip(LADDER, speeds, strict=True))
     assert Training(curve, of.__getitem__, full).seconds <= 1.05 * full
+
+
+@given(
+    curves,
+    st.lists(st.floats(0, 1.5), min_size=5, max_size=5),
+    st.floats(0, 20),
+    st.floats(1, 10),
+)
+def test_nor_by_what_is_measured_before_the_first_round(
+    curve: Curve, speeds: list[float], setup: float, times: float
+) -> None:
+    """Where the training is as long as it must be for that (prospect.py), or longer."""
+    of, cost = dict(zip(LADDER, speeds, strict=True)), 5.0
+    full = times * (setup + 2 * cost + STRETCH) / MOST_LOST
+    assert Training(curve, of.__getitem__, full, cost, setup).seconds <= 1.05 * full
 
 
 @given(curves, st.floats(300, 6000))
