@@ -1,9 +1,11 @@
 """Memory and time of a sharded optimizer beside a whole one: see README.md.
 
     python expr/sharded/run.py [--engines collective horovod] [--models bert bert_base]
+    python expr/sharded/run.py --rate 850Mbit           # root: only times, with plans
 
 Each two rows of memory.csv are the ranks of a job. For steps.csv, both kinds take turns in one
-job: some steps of the one, then as many of the other.
+job: some steps of the one, then as many of the other. With a rate, they do so on an emulated
+network, each with a plan of its own, and steps go to network.csv.
 """
 
 from __future__ import annotations
@@ -34,19 +36,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--engines", nargs="+", default=["collective", "horovod"])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--rate", help="of an emulated network, as given to launch/netlab.py")
+    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         work(*options.worker)
         return
     memory, times = [], []
     for engine in options.engines:
+        if options.rate:
+            times += job(engine, options.rate, "times", "bert", "both", "planned")
+            continue
         for model in options.models:
             for kind in ("whole", "sharded"):
-                memory += job(engine, "memory", model, kind)
-        times += job(engine, "times", "bert", "both")
-    write(HERE / "memory.csv", MEMORY, sorted(memory))
-    write(HERE / "steps.csv", TIMES, times)
+                memory += job(engine, None, "memory", model, kind, "inorder")
+        times += job(engine, None, "times", "bert", "both", "inorder")
+    if options.rate:
+        write(HERE / "network.csv", TIMES, times)
+    else:
+        write(HERE / "memory.csv", MEMORY, sorted(memory))
+        write(HERE / "steps.csv", TIMES, times)
     for row in sorted(memory):
         print(*row)
     for engine in options.engines:
@@ -55,10 +64,11 @@ def main() -> None:
             print(engine, kind, f"{statistics.median(seconds):.3f} s a step")
 
 
-def job(engine: str, what: str, model: str, kind: str) -> list[list[str]]:
+def job(engine: str, rate: str | None, *work: str) -> list[list[str]]:
     """Runs a job of two workers, and returns the rows that they print."""
-    launcher = [sys.executable, "launch/local.py", "-np", "2", "--engine", engine, "--"]
-    worker = [sys.executable, str(Path(__file__).resolve()), "--worker", what, model, kind]
+    program = ["launch/netlab.py", "--rate", rate] if rate else ["launch/local.py"]
+    launcher = [sys.executable, *program, "-np", "2", "--engine", engine, "--"]
+    worker = [sys.executable, str(Path(__file__).resolve()), "--worker", *work]
     done = subprocess.run(
         [*launcher, *worker], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
     )
@@ -72,7 +82,7 @@ def write(file: Path, header: tuple[str, ...], rows: list[list[str]]) -> None:
         csv.writer(target, lineterminator="\n").writerows([header, *rows])
 
 
-def work(what: str, name: str, kind: str) -> None:
+def work(what: str, name: str, kind: str, order: str) -> None:
     """One worker of a job."""
     import ooodist
 
@@ -111,6 +121,8 @@ def work(what: str, name: str, kind: str) -> None:
                 f"steps_per_epoch={STEPS}",
                 "optimizer={name: adam, learning_rate: 0.0001}",
                 f"shard_optimizer={str(kind == 'sharded').lower()}",
+                f"order.name={order}",
+                *(["planning.trial=false", "steps_per_execution=1"] if order == "planned" else []),
             ],
         )
         data, steps, model = load_and_build(config, engine)

@@ -464,11 +464,14 @@ def test_a_training_that_is_too_short_for_rho_auto_is_as_without_elastic(
 def test_rho_auto_goes_on_with_the_selection_of_a_checkpoint(
     profiles: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then it measures before the first step."""
+    """Then it measures before the first step. Until a round begins, all is as without elastic."""
     monkeypatch.setattr(rounds, "MOST_LOST", 1e6)
-    first = elastic(make(), profiles, rho="auto", renew="100 steps")
     x, y = (np.concatenate([part] * 90)[: 20 * BATCH] for part in data())
-    first.fit(x, y, batch_size=BATCH, verbose=0)
+    plain = ooodist.distribute(make())
+    expected = plain.fit(x, y, batch_size=BATCH, verbose=0).history["loss"]
+    first = elastic(make(), profiles, rho="auto", renew="100 steps")
+    assert first.fit(x, y, batch_size=BATCH, verbose=0).history["loss"] == expected
+    assert state(first) == state(plain)
     saved = json.loads(json.dumps(first.ooodist.strategy.selection()))
     assert saved["steps"][0] == 20
     other = elastic(make(), profiles, rho="auto", renew="100 steps")

@@ -9,6 +9,7 @@ import json
 import math
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from ooodist.elastic import data_parallel  # noqa: E402
+from ooodist.elastic.auto import rounds  # noqa: E402
 from ooodist.elastic.controller import Mask  # noqa: E402
 from ooodist.elastic.data_parallel import SelectiveDataParallel  # noqa: E402
 from ooodist.elastic.importance import Measured, Probe  # noqa: E402
@@ -280,6 +282,31 @@ def selects_alike_though_data_differ() -> None:
     for renewal in made.ooodist.strategy.controller.renewals:
         assert set(choice.head) <= set(renewal.selected)
         assert renewal.predicted <= 0.8 * made.ooodist.strategy.controller.full_seconds * (1 + 1e-6)
+
+
+@check
+def rho_auto_begins_without_elastic_and_all_measure_before_the_same_step() -> None:
+    """Though one rank is slower. No bit differs from a training in full."""
+    x, y = images(20 * BATCH * size)
+    fit: dict[str, Any] = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
+    found = []
+    for elastic in (None, {**ELASTIC, "rho": "auto"}):
+        made = compiled(small_and_wide, 100 + rank, momentum())
+        ooodist.distribute(made, planning=PLANNING, elastic=elastic)
+        slow = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda *_, **__: time.sleep(0.02 * rank)
+        )
+        least, rounds.MOST_LOST = rounds.MOST_LOST, 1e6
+        try:
+            made.fit(x, y, callbacks=[slow], **fit)
+        finally:
+            rounds.MOST_LOST = least
+        found.append(values(made))
+    for name, value in found[0].items():
+        np.testing.assert_array_equal(value, found[1][name])
+    state = made.ooodist.strategy.selection()
+    assert state["steps"][0] == 20
+    engine.check_equal("what rounds have found", str(state["auto"]))
 
 
 @check
