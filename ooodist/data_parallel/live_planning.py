@@ -49,6 +49,7 @@ logger = logging.getLogger("ooodist")
 MEASURED_STEPS = 20  # steps that profiling takes
 NETWORK_SECONDS = 8.0  # time that measuring the network takes
 CHECK_SECONDS = 1.0  # and to see whether a stored one still holds
+EVALUATIONS = 1000  # of a search, for each second that planning may take; some 0.1 ms each
 SHARE_OF_WAITING = 0.1  # that planning may take where fewer bytes may save most of it
 
 
@@ -241,8 +242,12 @@ class LivePlanning(LiveTrial[Found]):
             correction.compute * correction.call,
         )
         limits = self._job.limits()
-        most = max(1, min(limits.max_steps_per_execution, most))
-        limits = replace(limits, max_steps_per_execution=most)
+        evaluations = int(EVALUATIONS * max(1.0, self._allowed_share() * self._training_seconds))
+        limits = replace(
+            limits,
+            max_steps_per_execution=max(1, min(limits.max_steps_per_execution, most)),
+            evaluations=min(limits.evaluations, evaluations),
+        )
         request = Request(self._costs, self._network, limits)
         train = self._drift_detector or self._current.run
         self._begin_search(lambda: SearchProcess(request), train)

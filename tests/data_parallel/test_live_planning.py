@@ -345,6 +345,27 @@ def test_as_many_plans_are_traced_as_their_share_of_the_time_allows(
     assert (f"{tried} of 3 plans are tried" in caplog.text) == (tried < 3)
 
 
+@pytest.mark.parametrize(("left", "evaluations"), [(600, 12_000), (10**5, 20_000)])
+def test_the_search_for_a_short_training_is_short(
+    begun: Callable[..., LivePlanning],
+    monkeypatch: pytest.MonkeyPatch,
+    left: int,
+    evaluations: int,
+) -> None:
+    """A second of 50 is for planning, and for each of these the search has 1,000 plans."""
+    asked: list[Any] = []
+
+    def found(request: Any) -> tuple[Plan, ...]:
+        asked.append(request)
+        raise UserError("enough")
+
+    monkeypatch.setattr(MadeUpSearch, "found", staticmethod(found))
+    monkeypatch.setattr(MadeUpJob, "limits", lambda _: Limits(steps_per_execution=2))
+    job = MadeUpJob(left=left + BEGUN)
+    train_as_fit_does(begun(job), job, BEGUN + SEARCHED)
+    assert asked[0].limits.evaluations == evaluations
+
+
 def test_nothing_else_is_searched_for_when_its_share_of_the_time_is_used_up(
     begun: Callable[..., LivePlanning],
 ) -> None:
