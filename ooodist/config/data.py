@@ -4,7 +4,7 @@ Nothing here imports TensorFlow or reads a file: the classes only hold the setti
 invalid ones with :class:`ooodist.errors.UserError`. ``KINDS`` maps the ``name`` in the job file to
 its class.
 
-Digits, text and synthetic data need no user files. For data that users bring (npz, images,
+Digits, text and synthetic data need no user files. For data that users bring (npz, images, tsv,
 tfrecord, tfds, function), a ``validation_fraction`` of ``None`` means 0.2, unless a separate
 validation set is named (``validation``, ``validation_path``); 0 means no validation.
 """
@@ -126,6 +126,37 @@ class MaskedTextConfig(DataSettings):
             raise UserError(
                 f"data.predictions is {self.predictions}; it must be 1 to {most}, as data.length "
                 f"is {self.length}"
+            )
+
+
+@dataclass(frozen=True)
+class TsvConfig(DataSettings):
+    """Texts, or pairs of texts, with a class or a number: a TSV file, as those of GLUE, for a BERT.
+
+    The first line names the columns. Classes are the sorted labels of the training file. The
+    longer of two texts is shortened to fit. Needs the package tokenizers (``ooodist[text]``).
+    """
+
+    name: ClassVar[str] = "tsv"
+    path: str
+    texts: tuple[str, ...]  # the columns of one text, or of two
+    vocabulary: str  # a file of a token per line, as BERT's; learned and written if not there
+    label: str = "label"  # its column
+    validation_path: str | None = None
+    validation_fraction: Fraction | None = None
+    split_seed: Seed = 0
+    task: Literal["classification", "regression"] = "classification"
+    length: Annotated[int, Range(8)] = 128  # tokens of a sample, with [CLS] and each [SEP]
+    vocabulary_size: Annotated[int, Range(100)] = 30_522  # tokens to learn, at most
+    lowercase: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_one_validation(self.validation_fraction, "validation_path", self.validation_path)
+        if len(self.texts) not in (1, 2):
+            raise UserError(
+                f"data.texts is {list(self.texts)}; it must name one or two columns, as "
+                "[sentence1, sentence2]"
             )
 
 
@@ -330,6 +361,7 @@ DataConfig = (
     DigitsConfig
     | TextConfig
     | MaskedTextConfig
+    | TsvConfig
     | SyntheticConfig
     | NpzConfig
     | ImagesConfig

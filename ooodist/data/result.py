@@ -28,3 +28,4 @@ class Data:
     task: str  # "classification", "language", "regression" or "pretraining"
     num_classes: int | None  # None: regression
     input_spec: Any  # structure of tf.TensorSpec of x, without the batch
+    num_tokens: int | None = None  # of x, if they are known and not the classes

@@ -30,6 +30,7 @@ class Meaning:
     description: str
     task: str
     num_classes: int | None
+    num_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ def _data(
         description=_describe(meaning, num_samples, num_validation),
         task=meaning.task,
         num_classes=meaning.num_classes,
+        num_tokens=meaning.num_tokens,
         input_spec=tf.nest.map_structure(
             lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), x_spec
         ),

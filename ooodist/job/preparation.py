@@ -135,7 +135,9 @@ def set_up(config: Config, engine: Engine) -> PreparedJob:
             best_weights = resume.restore_own(engine, source, model)
         elif config.model.weights_file is not None:
             with engine.agreed():
-                models.load_start_weights(model, config.model.weights_file)
+                start = config.model
+                assert start.weights_file is not None
+                models.load_start_weights(model, start.weights_file, start.other_heads)
     if state is not None and state.selection is not None:
         strategy.restore_selection(state.selection)
     if state is not None and state.within is not None:

@@ -115,6 +115,6 @@ def build(config: ModelConfig, data: DataDescription) -> keras.Model:
     """
     model = _BUILDERS[type(config)](config, data)
     if config.weights_file is not None:
-        load_start_weights(model, config.weights_file)
+        load_start_weights(model, config.weights_file, config.other_heads)
     freeze(model, config.freeze)
     return model

@@ -31,6 +31,10 @@ class DataDescription(Protocol):
     def num_classes(self) -> int | None:
         """Classes, or size of the vocabulary; for regression the numbers to predict (None: 1)."""
 
+    @property
+    def num_tokens(self) -> int | None:
+        """Different tokens of x, if they are known and are not the classes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Checked):
@@ -48,6 +52,8 @@ class ModelConfig(Checked):
     name: ClassVar[str]
     """The model's name in YAML."""
     has_imagenet_weights: ClassVar[bool] = False
+    other_heads: ClassVar[tuple[str, ...]] = ()
+    """Layers that a file of weights may have in the place of the last one."""
 
     weights: str | None = None
     freeze: tuple[str, ...] = ()

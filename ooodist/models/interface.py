@@ -72,15 +72,17 @@ def num_outputs(model: str, data: DataDescription, tasks: tuple[str, ...]) -> in
 
 
 def vocabulary_size(model: str, data: DataDescription, configured: int | None) -> int:
-    """The number of token embeddings: ``model.vocabulary_size``, or the data's classes."""
-    if data.task not in ("language", PRETRAINING):
+    """The number of token embeddings: ``model.vocabulary_size``, or what the data has."""
+    smallest = data.num_tokens
+    if data.task in ("language", PRETRAINING):
+        smallest = num_outputs(model, data, (data.task,))
+    if smallest is None:
         if configured is None:
             raise UserError(
                 f"model {model} cannot know how many different tokens the data has, since the "
                 f"data's task is {data.task}; set model.vocabulary_size."
             )
         return configured
-    smallest = num_outputs(model, data, (data.task,))
     if configured is not None and configured < smallest:
         raise UserError(
             f"model.vocabulary_size is {configured}, but the data has {smallest} different "

@@ -4,7 +4,7 @@ import logging
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +28,15 @@ class _SavedLayer:
     shapes: tuple[tuple[int, ...], ...]
 
 
-def load_start_weights(model: keras.Model, path: str) -> None:
+def load_start_weights(model: keras.Model, path: str, heads: Collection[str] = ()) -> None:
     """Sets the weights of ``model`` to those in the ``.keras`` or ``.weights.h5`` file.
 
     The last layer may have other shapes there, as for other classes: it stays as initialized.
     Weights that have no value yet, or not on this rank, stay without one.
+
+    Args:
+        heads: names of layers that the file may have in the place of the last one. If it has
+            one of them, the other layers are found by their names.
 
     Raises UserError if the file cannot be read, or if it does not hold exactly the other weights of
     this model; the error names the first layer that differs.
@@ -42,23 +46,29 @@ def load_start_weights(model: keras.Model, path: str) -> None:
         raise UserError(f"model.weights is {path!r}, but there is no such file; check the path.")
     try:
         saved = _saved_layers(file)
-        left = _load(model, file)
+        has_other = {layer.name for layer in saved.values()} & set(heads)
+        has_other -= {layer.name for layer in model.layers}
+        left: list[keras.Variable] | None = (
+            _load_under_another_head(model, file, heads) if has_other else _load(model, file)
+        )
     except (OSError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
         raise UserError(
             f"model.weights is {path!r}, which is no complete Keras weights file ({error}); "
             "write it again with model.save or model.save_weights."
         ) from error
     number = len(model.weights)
-    if left is None or len(left) == number or _num_weights(saved) != number:
-        raise UserError(
-            f"model.weights is {path!r}, which does not fit model {model.name}: "
-            f"{_first_difference(model, saved)}. Give the model the sizes that the file was "
-            "written with (only the last layer may have others), or leave model.weights out."
-        )
+    is_whole = bool(has_other) or _num_weights(saved) == number
+    if left is None or len(left) == number or not is_whole:
+        raise _does_not_fit(path, model, _first_difference(model, saved))
     if any(map(has_value, model.weights)):
         kept = ", ".join(weight.path for weight in left)
-        except_for = f"; {kept} have other shapes there and start as initialized" if left else ""
-        logger.info("model %s starts from the weights in %s%s", model.name, file, except_for)
+        why = "have other shapes there"
+        if has_other:
+            why = f"are not there, but {', '.join(sorted(has_other))} of another task,"
+        except_for = f"; {kept} {why} and start as initialized"
+        logger.info(
+            "model %s starts from the weights in %s%s", model.name, file, except_for if left else ""
+        )
 
 
 def _load(model: keras.Model, file: Path) -> list[keras.Variable] | None:
@@ -78,6 +88,77 @@ def _load(model: keras.Model, file: Path) -> list[keras.Variable] | None:
     for warning in caught:
         logger.warning("while reading %s: %s", file, warning.message)
     return left
+
+
+def _load_under_another_head(
+    model: keras.Model, file: Path, heads: Collection[str]
+) -> list[keras.Variable]:
+    """Loads all layers but the last one by their names, and returns the weights of that.
+
+    Of a layer the file may have more weights, as the bias of a table that is read in reverse.
+
+    Raises UserError if another layer is missing there, or has other shapes, or is not in the model.
+    """
+    last = {id(weight) for weight in _last_weights(model)}
+    with _open(file) as content:
+        saved = _named(content)
+        pairs: list[tuple[keras.Variable, h5py.Dataset]] = []
+        left: list[keras.Variable] = []
+        for name, own in _own_weights(model).items():
+            found = saved.pop(name, [])[: len(own)]
+            if {id(weight) for weight in own} <= last:
+                left += own
+                continue
+            here, there = (_SavedLayer(name, tuple(map(_shape, each))) for each in (own, found))
+            if here != there:
+                raise _does_not_fit(
+                    file,
+                    model,
+                    f"layer {name} has {_shapes(here)} in the model, but {_shapes(there)} in the "
+                    "file",
+                )
+            pairs += zip(own, found, strict=True)
+        if others := [name for name in saved if name.partition("/")[0] not in heads]:
+            raise _does_not_fit(file, model, f"the file has layer {others[0]}, the model does not")
+        for weight, data in pairs:
+            if has_value(weight):
+                weight.assign(data[()])
+    return left
+
+
+def _own_weights(model: keras.Model) -> dict[str, list[keras.Variable]]:
+    """Of each layer, by name, the weights that no layer in it has."""
+    layers = dict(layers_with_weights(model))
+    inner: dict[str, set[int]] = {name: set() for name in layers}
+    for name, layer in layers.items():
+        inner.get(name.rpartition("/")[0], set()).update(map(id, layer.weights))
+    own = {n: [w for w in layer.weights if id(w) not in inner[n]] for n, layer in layers.items()}
+    return {name: weights for name, weights in own.items() if weights}
+
+
+def _named(content: h5py.File) -> dict[str, list[h5py.Dataset]]:
+    """The arrays of each layer in a weights file, by name, as ``attention/query``."""
+    names: dict[str, str] = {}
+    arrays: dict[str, list[h5py.Dataset]] = {}
+
+    def visit(path: str, node: h5py.Group | h5py.Dataset) -> None:
+        place, _, last = path.rpartition("/")
+        if place and isinstance(node, h5py.Group) and last == "vars":
+            names[place] = str(node.attrs.get("name", place))
+            arrays[place] = [node[key] for key in sorted(node, key=_variable_order)]
+
+    content.visititems(visit)
+
+    def name_of(place: str) -> str:
+        parts = place.split("/")
+        outer = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        return "/".join(names[each] for each in outer if each in names)
+
+    return {
+        name_of(place): found
+        for place, found in arrays.items()
+        if found and not place.startswith("optimizer")
+    }
 
 
 def _last_weights(model: keras.Model) -> list[keras.Variable]:
@@ -150,6 +231,18 @@ def _first_difference(model: keras.Model, saved: dict[str, _SavedLayer]) -> str:
                 f"{_shapes(found)} in the file"
             )
     return "Keras could not assign them"
+
+
+def _does_not_fit(path: str | Path, model: keras.Model, difference: str) -> UserError:
+    return UserError(
+        f"model.weights is '{path}', which does not fit model {model.name}: {difference}. Give the "
+        "model the sizes that the file was written with (only the last layer may have others), or "
+        "leave model.weights out."
+    )
+
+
+def _shape(array: keras.Variable | h5py.Dataset) -> tuple[int, ...]:
+    return tuple(array.shape)
 
 
 def _shapes(layer: _SavedLayer) -> str:

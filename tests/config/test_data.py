@@ -14,7 +14,7 @@ Y = FeatureConfig("y", dtype="int64")
 
 
 def test_names() -> None:
-    names = ["digits", "text", "masked_text", "synthetic"]
+    names = ["digits", "text", "masked_text", "tsv", "synthetic"]
     names += ["npz", "images", "tfrecord", "tfds", "function"]
     assert list(KINDS) == names
     assert all(kind.name == name for name, kind in KINDS.items())  # type: ignore[attr-defined]

@@ -25,6 +25,7 @@ class Description:
     input_spec: object
     task: str = "classification"
     num_classes: int | None = 5
+    num_tokens: int | None = None
 
 
 def images(size: int = 8, channels: int = 3, num_classes: int = 5) -> Description:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -16,7 +17,7 @@ from ooodist.errors import UserError
 from ooodist.models import MODELS, build
 from ooodist.models.base import PRETRAINING
 from ooodist.models.metrics import NO_LABEL, LabeledAccuracy
-from ooodist.models.transformers.bert import Bert12Config
+from ooodist.models.transformers.bert import TEXTS, Bert12Config
 
 from .samples import SMALL_BLOCKS, Description
 
@@ -87,6 +88,62 @@ def test_segments_count() -> None:
         model(x), model(x | {"segment_ids": 0 * x["segment_ids"]}), strict=True
     ):
         assert not np.allclose(before, after)
+
+
+def of_texts(task: str = "classification", **settings: Any) -> keras.Model:
+    keras.utils.set_random_seed(5)
+    spec = dict.fromkeys(TEXTS, tf.TensorSpec((8,), tf.int32))
+    data = Description(spec, task, 3 if task == "classification" else None, num_tokens=20)
+    return build(Bert12Config(**(SMALL_BLOCKS | settings)), data)
+
+
+@pytest.mark.parametrize(("task", "outputs"), [("classification", 3), ("regression", 1)])
+def test_texts_have_segments_and_padding(task: str, outputs: int) -> None:
+    model, x = of_texts(task), {name: samples()[name] for name in TEXTS}
+    found = model(x)
+    assert found.shape == (4, outputs)
+    padded = x | {"token_ids": np.where(x["is_token"] == 1, x["token_ids"], 7)}
+    np.testing.assert_allclose(found, model(padded), rtol=1e-5, atol=1e-6)
+    for name, other in (("token_ids", 7), ("segment_ids", 0)):
+        assert not np.allclose(found, model(x | {name: np.full_like(x[name], other)}))
+
+
+def test_the_vocabulary_of_texts_is_that_of_the_data() -> None:
+    assert of_texts().get_layer("tokens").weights[0].shape == (20, 16)
+    assert of_texts(vocabulary_size=30).get_layer("tokens").weights[0].shape == (30, 16)
+    with pytest.raises(UserError, match="vocabulary_size is 10, but the data has 20 different"):
+        of_texts(vocabulary_size=10)
+
+
+@pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_it_starts_from_the_weights_of_pre_training(
+    tmp_path: Path, ending: str, tied: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All but its head, which starts as without the file."""
+    file, pretrained = tmp_path / f"pretrained{ending}", small(tie_embeddings=tied)
+    for weight in pretrained.weights:
+        weight.assign(weight + 1)
+    pretrained.save(file) if ending == ".keras" else pretrained.save_weights(file)
+    settings = {"tie_embeddings": tied}
+    fresh = {weight.path: weight.numpy() for weight in of_texts(**settings).weights}
+    known = {weight.path: weight.numpy() for weight in pretrained.weights}
+    with caplog.at_level("INFO", "ooodist"):
+        tuned = of_texts(weights=str(file), **settings)
+    for weight in tuned.weights:
+        source = fresh if weight.path.startswith("predictions") else known
+        np.testing.assert_array_equal(weight, source[weight.path], err_msg=weight.path)
+    assert "predictions/kernel, predictions/bias are not there, but head_norm, " in caplog.text
+
+
+def test_pre_training_of_other_sizes_does_not_fit(tmp_path: Path) -> None:
+    file = str(tmp_path / "pretrained.weights.h5")
+    small(layers=3).save_weights(file)
+    with pytest.raises(UserError, match=r"does not fit model bert_12: the file has layer block_2_"):
+        of_texts(weights=file)
+    small(mlp_width=24).save_weights(file)
+    with pytest.raises(UserError, match=r"does not fit model bert_12: layer block_0_mlp_expand"):
+        of_texts(weights=file)
 
 
 def test_outputs_are_at_the_chosen_places() -> None:

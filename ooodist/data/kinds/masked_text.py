@@ -14,10 +14,10 @@ import numpy as np
 import tensorflow as tf
 
 from ooodist.config.data import MaskedTextConfig
-from ooodist.data.kinds.sentence_pairs import Document, sentence_pairs
 from ooodist.data.kinds.text import topics
-from ooodist.data.kinds.wordpiece import Vocabulary, WordPiece
 from ooodist.data.sources import IndexedSource, Meaning, Pair
+from ooodist.data.tokens.sentence_pairs import Document, sentence_pairs
+from ooodist.data.tokens.wordpiece import Vocabulary, WordPiece
 from ooodist.errors import UserError
 from ooodist.models.base import PRETRAINING
 from ooodist.models.metrics import NO_LABEL

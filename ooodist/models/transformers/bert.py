@@ -27,11 +27,14 @@ class Bert12Config(TokenTransformerConfig):
     """Settings of a BERT encoder; the defaults are BERT-base.
 
     With data masked_text it is the model that was published, for pre-training: segments, a padding
-    mask, a head for masked tokens and one for the next sentence. Other data have neither segments
-    nor padding: every position of a sequence is used.
+    mask, a head for masked tokens and one for the next sentence; with data tsv, one head. Other
+    data have neither segments nor padding: every position of a sequence is used.
     """
 
     name: ClassVar[str] = "bert_12"
+    other_heads: ClassVar[tuple[str, ...]] = (  # of pre-training
+        *("head_transform", "head_norm", "predictions", "next_predictions"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,8 @@ class Bert48Config(Bert24Config):
     layers: Count = 48
 
 
+TEXTS = ("token_ids", "segment_ids", "is_token")  # of data tsv
+
 STYLE = BlockStyle(
     normalize_first=False,
     causal=False,
@@ -80,6 +85,10 @@ def build_bert(config: Bert12Config, data: DataDescription) -> keras.Model:
     """
     if data.task == PRETRAINING:
         return _build_for_pretraining(config, data)
+    if isinstance(data.input_spec, dict) and set(data.input_spec) == set(TEXTS):
+        inputs, x, _ = _encode_texts(config, data)
+        outputs = num_outputs(config.name, data, ("classification", "regression"))
+        return finish(inputs, _pooled_head(x, config, outputs), config.name)
     inputs = token_input(config.name, data)
     tasks = ("language", "classification", "regression")
     outputs = num_outputs(config.name, data, tasks)
@@ -105,6 +114,18 @@ def _build_for_pretraining(config: Bert12Config, data: DataDescription) -> keras
     ``masked`` (batch, predictions, vocabulary) and ``next`` (batch, 2), whose second column says
     that the second segment is from elsewhere.
     """
+    inputs, x, tokens = _encode_texts(config, data)
+    chosen = AtPositions(name="chosen_vectors")(x, inputs["chosen"])
+    masked = _language_head(chosen, config, tokens)
+    follows = _pooled_head(x, config, 2, "next_predictions")
+    outputs = [float32_logits(masked, "masked"), float32_logits(follows, "next")]
+    return keras.Model(inputs, outputs, name=config.name)
+
+
+def _encode_texts(
+    config: Bert12Config, data: DataDescription
+) -> tuple[dict[str, keras.KerasTensor], keras.KerasTensor, TokenEmbedding]:
+    """The inputs by name, the encoded tokens of one or two texts, and the embedding of tokens."""
     inputs = {
         name: keras.Input(tuple(spec.shape), dtype=spec.dtype.name, name=name)
         for name, spec in data.input_spec.items()
@@ -117,11 +138,7 @@ def _build_for_pretraining(config: Bert12Config, data: DataDescription) -> keras
         [tokens(inputs["token_ids"]), segments(inputs["segment_ids"])]
     )
     x = _encode(x, config, keras.ops.cast(inputs["is_token"], "bool")[:, None, :])
-    chosen = AtPositions(name="chosen_vectors")(x, inputs["chosen"])
-    masked = _language_head(chosen, config, tokens)
-    follows = _pooled_head(x, config, 2, "next_predictions")
-    outputs = [float32_logits(masked, "masked"), float32_logits(follows, "next")]
-    return keras.Model(inputs, outputs, name=config.name)
+    return inputs, x, tokens
 
 
 def _token_embedding(config: Bert12Config, data: DataDescription) -> TokenEmbedding:

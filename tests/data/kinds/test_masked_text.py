@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ooodist.config.data import MaskedTextConfig
-from ooodist.data.kinds.wordpiece import SPECIAL
+from ooodist.data.tokens.wordpiece import SPECIAL
 from ooodist.errors import UserError
 from ooodist.models.metrics import NO_LABEL
 from tests.data.laws import assert_laws, batches, joined, load_one

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooodist.data.kinds.sentence_pairs import Document, sentence_pairs
+from ooodist.data.tokens.sentence_pairs import Document, sentence_pairs
 
 
 def documents_of(lengths: list[list[int]]) -> list[Document]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ooodist.data.kinds.wordpiece import SPECIAL, WordPiece
+from ooodist.data.tokens.wordpiece import SPECIAL, WordPiece
 from ooodist.errors import UserError
 
 LINES = [

@@ -1,0 +1,1 @@
+"""Text as tokens: their vocabulary, and pairs of segments."""
