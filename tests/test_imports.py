@@ -49,7 +49,7 @@ LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
 HOUSES = {
     "zoo": ("zoo", "transfer"),
     "recipes": (
-        *("config", "models", "data.kinds", "job"),
+        *("config", "models", "data.kinds", "data.tokens", "job"),
         *("train", "plan", "launch", "install_engines"),
     ),
     "lab": ("emulation",),
