@@ -138,27 +138,14 @@ def _own_weights(model: keras.Model) -> dict[str, list[keras.Variable]]:
 
 def _named(content: h5py.File) -> dict[str, list[h5py.Dataset]]:
     """The arrays of each layer in a weights file, by name, as ``attention/query``."""
-    names: dict[str, str] = {}
-    arrays: dict[str, list[h5py.Dataset]] = {}
-
-    def visit(path: str, node: h5py.Group | h5py.Dataset) -> None:
-        place, _, last = path.rpartition("/")
-        if place and isinstance(node, h5py.Group) and last == "vars":
-            names[place] = str(node.attrs.get("name", place))
-            arrays[place] = [node[key] for key in sorted(node, key=_variable_order)]
-
-    content.visititems(visit)
+    layers = _layers_in(content)
 
     def name_of(place: str) -> str:
         parts = place.split("/")
         outer = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
-        return "/".join(names[each] for each in outer if each in names)
+        return "/".join(layers[each][0] for each in outer if each in layers)
 
-    return {
-        name_of(place): found
-        for place, found in arrays.items()
-        if found and not place.startswith("optimizer")
-    }
+    return {name_of(place): arrays for place, (_, arrays) in layers.items() if arrays}
 
 
 def _last_weights(model: keras.Model) -> list[keras.Variable]:
@@ -169,18 +156,26 @@ def _last_weights(model: keras.Model) -> list[keras.Variable]:
 
 def _saved_layers(file: Path) -> dict[str, _SavedLayer]:
     """The layers in a weights file by their place in it, such as ``layers/dense_1``."""
-    layers: dict[str, _SavedLayer] = {}
+    with _open(file) as content:
+        return {
+            place: _SavedLayer(name, tuple(map(_shape, arrays)))
+            for place, (name, arrays) in _layers_in(content).items()
+            if arrays
+        }
+
+
+def _layers_in(content: h5py.File) -> dict[str, tuple[str, list[h5py.Dataset]]]:
+    """Name and arrays of each layer, also of those that have none, by its place in the file."""
+    layers: dict[str, tuple[str, list[h5py.Dataset]]] = {}
 
     def visit(path: str, node: h5py.Group | h5py.Dataset) -> None:
         place, _, last = path.rpartition("/")
         if isinstance(node, h5py.Group) and last == "vars" and not path.startswith("optimizer/"):
-            shapes = tuple(node[key].shape for key in sorted(node, key=_variable_order))
-            name = str(node.attrs.get("name", place))
-            layers[place] = _SavedLayer(name, shapes)
+            arrays = [node[key] for key in sorted(node, key=_variable_order)]
+            layers[place] = str(node.attrs.get("name", place)), arrays
 
-    with _open(file) as content:
-        content.visititems(visit)
-    return {place: layer for place, layer in layers.items() if layer.shapes}
+    content.visititems(visit)
+    return layers
 
 
 def _variable_order(key: str) -> tuple[int, str]:
