@@ -34,7 +34,7 @@ WIRES = {
     "low rank 4 after a tenth": ("exchange.low_rank=4", "exchange.low_rank_after=0.1"),
     "planned low rank": (
         *("order.name=planned", "exchange.wire=planned", "exchange.low_rank=auto"),
-        "planning.share=1000",  # the training may be too short for a plan to pay
+        "planning.trial=false",  # from the first step on
     ),
 }
 COLUMNS = ("wire", "seed", "epochs", "loss", "val_loss", "val_accuracy")

@@ -17,13 +17,13 @@ import ooodist
 from ooodist.data_parallel.data_parallel_strategy import DataParallel
 from ooodist.elastic.auto import rounds
 from ooodist.elastic.auto.fall_meter import STRETCH
-from ooodist.elastic.auto.prospect import FIRST_CALLS, TIMED_CALLS
 from ooodist.elastic.controller import Mask
 from ooodist.errors import UserError
 from ooodist.graph.digest import model_digest
 from ooodist.graph.ops import ancestors
 from ooodist.settings.sections import PlanningConfig
 from ooodist.step.optimizer import optimizer_state_of
+from ooodist.trainer.live import TIMED_CALLS, WARM_UP_CALLS
 from tests.elastic.decisions import (
     CHANGING,
     Decision,
@@ -425,7 +425,7 @@ def test_rho_auto_begins_in_full_and_tries_smaller_ones(
     controller, steps = controller_of(model), STRETCH
     every = max(shares)
     assert len(shares) == 270
-    begun = FIRST_CALLS + TIMED_CALLS
+    begun = WARM_UP_CALLS + TIMED_CALLS
     assert shares[:begun] == [0] * begun  # nothing is measured yet
     shares = shares[begun:]
     assert controller._steps == 270

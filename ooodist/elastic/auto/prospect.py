@@ -14,16 +14,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ooodist.data_parallel.live_planning import MEASURED_STEPS, NETWORK_SECONDS
 from ooodist.elastic.auto import rounds
 from ooodist.elastic.auto.fall_meter import FallMeter
 from ooodist.engines.base import Engine
+from ooodist.trainer.live import TIMED_CALLS, WARM_UP_CALLS
 
 logger = logging.getLogger("ooodist")
 
-FIRST_CALLS = 3  # the first is traced, and libraries tune themselves
-TIMED_CALLS = 9
-MEASURED_STEPS = 20  # that a profile takes
-NETWORK_SECONDS = 8.0  # that measuring the network takes
 TRACED = 4  # steps: to measure importance, in full, with the first rho, and in full after it
 CALIBRATED = 3  # selections that are traced where no profile is kept
 
@@ -52,7 +50,7 @@ class Prospect:
     @property
     def is_timing(self) -> bool:
         """Whether the seconds of the next call are needed."""
-        return self._calls < FIRST_CALLS + TIMED_CALLS
+        return self._calls < WARM_UP_CALLS + TIMED_CALLS
 
     def ran(self, updates: int, seconds: float | None = None) -> None:
         """Notes a call of so many updates, and, while it :attr:`is_timing`, its seconds."""
@@ -63,7 +61,7 @@ class Prospect:
         self.trained += seconds
         if self._calls == 1:
             self.first = seconds / updates
-        elif self._calls > FIRST_CALLS:
+        elif self._calls > WARM_UP_CALLS:
             self._times.append(seconds / updates)
 
     def is_worth(self, left: int | None) -> bool:
@@ -73,7 +71,7 @@ class Prospect:
             left: updates that are still to come; None if unknown: then the time trained so far
                 counts.
         """
-        timed = self._calls - FIRST_CALLS - TIMED_CALLS
+        timed = self._calls - WARM_UP_CALLS - TIMED_CALLS
         if timed < 0 or timed.bit_count() > 1:  # ranks wait for each other to decide
             return False
         own = (statistics.median(self._times), self.first, self.trained)

@@ -21,6 +21,9 @@ from ooodist.util.yaml_dataclass import Count
 
 logger = logging.getLogger("ooodist")
 
+TEXTS = ("token_ids", "segment_ids", "is_token")  # of data tsv
+PRETRAINING_HEADS = ("head_transform", "head_norm", "predictions", "next_predictions")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bert12Config(TokenTransformerConfig):
@@ -32,9 +35,7 @@ class Bert12Config(TokenTransformerConfig):
     """
 
     name: ClassVar[str] = "bert_12"
-    other_heads: ClassVar[tuple[str, ...]] = (  # of pre-training
-        *("head_transform", "head_norm", "predictions", "next_predictions"),
-    )
+    other_heads: ClassVar[tuple[str, ...]] = PRETRAINING_HEADS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +66,6 @@ class Bert48Config(Bert24Config):
 
     layers: Count = 48
 
-
-TEXTS = ("token_ids", "segment_ids", "is_token")  # of data tsv
 
 STYLE = BlockStyle(
     normalize_first=False,

@@ -6,20 +6,15 @@ import logging
 
 import pytest
 
+from ooodist.data_parallel.live_planning import MEASURED_STEPS
 from ooodist.elastic.auto.fall_meter import FallMeter
-from ooodist.elastic.auto.prospect import (
-    CALIBRATED,
-    FIRST_CALLS,
-    MEASURED_STEPS,
-    TIMED_CALLS,
-    TRACED,
-    Prospect,
-)
+from ooodist.elastic.auto.prospect import CALIBRATED, TRACED, Prospect
 from ooodist.elastic.auto.rounds import MOST_LOST
 from ooodist.engines.local import LocalEngine
+from ooodist.trainer.live import TIMED_CALLS, WARM_UP_CALLS
 
 FIRST, STEP = 3.0, 0.1
-BEGUN = FIRST_CALLS + TIMED_CALLS
+BEGUN = WARM_UP_CALLS + TIMED_CALLS
 
 
 def trained(calls: int, *, kept: bool = True) -> Prospect:
