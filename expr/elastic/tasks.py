@@ -40,6 +40,7 @@ class Samples:
     input_spec: tf.TensorSpec
     task: str
     num_classes: int
+    num_tokens: int | None = None
 
 
 class Task(ABC):

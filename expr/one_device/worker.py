@@ -248,6 +248,7 @@ class Described:
     input_spec: object
     task: str = "classification"
     num_classes: int | None = CLASSES
+    num_tokens: int | None = None
 
 
 def divide_device(lanes: int) -> list[str]:

@@ -45,6 +45,7 @@ class Described:
     input_spec: tf.TensorSpec
     task: str = "classification"
     num_classes: int | None = CLASSES
+    num_tokens: int | None = None
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ class Data:
     input_spec: tf.TensorSpec
     task: str
     num_classes: int
+    num_tokens: int | None = None
 
 
 @dataclass(frozen=True)

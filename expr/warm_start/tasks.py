@@ -34,6 +34,7 @@ class Task:
     task: str
     input_spec: tf.TensorSpec
     num_classes: int
+    num_tokens: int | None = None
     batch: int
     steps: int
     epochs: int

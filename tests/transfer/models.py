@@ -58,14 +58,18 @@ def tokens(count: int = 3, length: int = 7) -> np.ndarray:
 def of_image_data(config: ModelConfig, pixels: int = 16, classes: int = CLASSES) -> keras.Model:
     """One of our models, for small images."""
     spec = tf.TensorSpec((pixels, pixels, 3), tf.float32)
-    data = SimpleNamespace(input_spec=spec, task="classification", num_classes=classes)
+    data = SimpleNamespace(
+        input_spec=spec, task="classification", num_classes=classes, num_tokens=None
+    )
     return models.build(config, _described(data))
 
 
 def of_token_data(config: ModelConfig, task: str = "language", classes: int = 0) -> keras.Model:
     """One of our models, for sequences of tokens."""
     spec = tf.TensorSpec((7,), tf.int32)
-    data = SimpleNamespace(input_spec=spec, task=task, num_classes=classes or VOCABULARY)
+    data = SimpleNamespace(
+        input_spec=spec, task=task, num_classes=classes or VOCABULARY, num_tokens=None
+    )
     return models.build(config, _described(data))
 
 
