@@ -34,7 +34,6 @@ class Task:
     task: str
     input_spec: tf.TensorSpec
     num_classes: int
-    num_tokens: int | None = None
     batch: int
     steps: int
     epochs: int

@@ -73,9 +73,8 @@ def num_outputs(model: str, data: DataDescription, tasks: tuple[str, ...]) -> in
 
 def vocabulary_size(model: str, data: DataDescription, configured: int | None) -> int:
     """The number of token embeddings: ``model.vocabulary_size``, or what the data has."""
-    smallest = data.num_tokens
-    if data.task in ("language", PRETRAINING):
-        smallest = num_outputs(model, data, (data.task,))
+    has_token_classes = data.task in ("language", PRETRAINING)
+    smallest = num_outputs(model, data, (data.task,)) if has_token_classes else data.num_tokens
     if smallest is None:
         if configured is None:
             raise UserError(
