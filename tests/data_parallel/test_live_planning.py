@@ -256,9 +256,8 @@ def test_what_is_slower_is_not_taken_over(begun: Callable[..., LivePlanning]) ->
     assert job.ran[-1] == "default"
 
 
-def test_the_search_gets_what_steps_have_corrected(
-    begun: Callable[..., LivePlanning], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def only_asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What searches are asked, which all fail then."""
     asked: list[Any] = []
 
     def found(request: Any) -> tuple[Plan, ...]:
@@ -266,6 +265,13 @@ def test_the_search_gets_what_steps_have_corrected(
         raise UserError("enough")
 
     monkeypatch.setattr(MadeUpSearch, "found", staticmethod(found))
+    return asked
+
+
+def test_the_search_gets_what_steps_have_corrected(
+    begun: Callable[..., LivePlanning], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = only_asked(monkeypatch)
     job = MadeUpJob(left=100_000)
     job.seconds["default"] = 2 * DEFAULT_SECONDS
     train_as_fit_does(begun(job), job, BEGUN + SEARCHED)
@@ -353,13 +359,7 @@ def test_the_search_for_a_short_training_is_short(
     evaluations: int,
 ) -> None:
     """A second of 50 is for planning, and for each of these the search has 1,000 plans."""
-    asked: list[Any] = []
-
-    def found(request: Any) -> tuple[Plan, ...]:
-        asked.append(request)
-        raise UserError("enough")
-
-    monkeypatch.setattr(MadeUpSearch, "found", staticmethod(found))
+    asked = only_asked(monkeypatch)
     monkeypatch.setattr(MadeUpJob, "limits", lambda _: Limits(steps_per_execution=2))
     job = MadeUpJob(left=left + BEGUN)
     train_as_fit_does(begun(job), job, BEGUN + SEARCHED)
