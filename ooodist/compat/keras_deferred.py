@@ -227,12 +227,25 @@ def standing_in(variables: Iterable[keras.Variable], *, with_memory: bool) -> It
             variable._value = None
 
 
+@contextlib.contextmanager
+def with_values(values: Iterable[tuple[keras.Variable, tf.Variable]]) -> Iterator[None]:
+    """Gives variables without a value, of any shape, one in this block."""
+    given = list(values)
+    for variable, value in given:
+        variable._value = value
+    try:
+        yield
+    finally:
+        for variable, _ in given:
+            variable._value = None
+
+
 def release(variable: keras.Variable, holder: str) -> None:
     """Frees a variable's value.
 
     Args:
         variable: with or without a value.
-        holder: who has a value, as "rank 3"; for the message to those who read it here.
+        holder: who has a value, as "rank 3 does"; for the message to those who read it here.
     """
     variable._value = None
     variable._initializer = _Absent(variable.path, holder)
@@ -247,6 +260,6 @@ class _Absent:
 
     def __call__(self, shape: Any, dtype: Any = None) -> tf.Tensor:
         raise UserError(
-            f"the value of {self._path} was read, but this rank does not have it: {self._holder} "
-            "does; read it there, or have the whole model with ooodist.whole(model)"
+            f"the value of {self._path} was read, but this rank does not have it: {self._holder}; "
+            "read it where it is, or have the whole model with ooodist.whole(model)"
         )

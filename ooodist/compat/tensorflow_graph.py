@@ -41,6 +41,11 @@ def handle_of(variable: Any) -> tf.Tensor:
     return variable.handle
 
 
+def identity_of(variable: tf.Variable) -> str:
+    """By which Keras' optimizers know a variable: ``_unique_id``."""
+    return str(variable._unique_id)
+
+
 def capture(tensor: tf.Tensor) -> tf.Tensor:
     """The placeholder of an outside tensor in the function that is being traced.
 

@@ -74,15 +74,15 @@ class DataParallel(Strategy):
             fixed = training.low_rank if isinstance(training.low_rank, int) else None
             after = training.exchange.low_rank_after
             self.low_rank = low_rank.LowRank(state, feedback, engine.size, fixed, after)
-        exchange = _exchange(engine, training, feedback, self.low_rank)
-        self.backward = backward = OrderedBackward(exchange, order, training.k or 0)
-        self.planned: PlanWithCosts | None = None
-        if engine.size > 1:
-            self.carrying = Carrying(engine)
         self.sharded: ShardedOptimizer | None = None
         if training.shard_optimizer and engine.size > 1:
             self.sharded = ShardedOptimizer(model, engine)
             self.has_whole_optimizer = False
+        exchange = _exchange(engine, training, feedback, self.low_rank, self.sharded)
+        self.backward = backward = OrderedBackward(exchange, order, training.k or 0)
+        self.planned: PlanWithCosts | None = None
+        if engine.size > 1:
+            self.carrying = Carrying(engine)
         if backward.plan is not None:
             self._carry_out(PlanWithCosts(backward.plan))
 
@@ -299,6 +299,11 @@ class DataParallel(Strategy):
             return super().whole(root, returns=returns)
         return self.sharded.whole(root, returns=returns)
 
+    def in_parts(self, *, returns: bool = False) -> AbstractContextManager[None]:
+        if self.sharded is None:
+            return super().in_parts(returns=returns)
+        return self.sharded.in_parts(returns=returns)
+
     def writers(self) -> dict[int, int]:
         """Which rank writes each variable into a checkpoint in parts, by the variable's id."""
         assert self.sharded is not None
@@ -325,6 +330,7 @@ def _exchange(
     training: Training,
     feedback: ErrorFeedback | None,
     thin: low_rank.LowRank | None,
+    sharded: ShardedOptimizer | None,
 ) -> GradientExchange:
     given, wire = training.exchange, training.wire
     return GradientExchange(
@@ -336,4 +342,5 @@ def _exchange(
         feedback=feedback,
         low_rank=thin,
         rows=RowGradients(engine, "" if given.rows == "auto" else "rows is never"),
+        slices={} if sharded is None else sharded.slices,
     )

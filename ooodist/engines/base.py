@@ -1,7 +1,7 @@
 """The interface of all engines: sums over all ranks in a traced graph, and exchanges of arrays.
 
-An engine only sums, gathers or broadcasts. The order of exchanges, how many are in flight, and what
-shares an exchange are decided by its callers.
+An engine only sums, scatters, gathers or broadcasts. The order of exchanges, how many are in
+flight, and what shares an exchange are decided by its callers.
 """
 
 from __future__ import annotations
@@ -113,6 +113,14 @@ class Engine(ArrayExchange):
         """
         raise AssertionError(f"engine {self.name} has no broadcast")
 
+    def _scatter(self, rows: tf.Tensor, key: str) -> tuple[tf.Tensor, tf.Operation]:
+        """Adds the op that sums the ranks' matrices, and gives each rank its row of the sum.
+
+        As for :meth:`_sum`; only called if the kind ``scatters``. Returns the row, and the op of
+        the exchange, which others follow.
+        """
+        raise AssertionError(f"engine {self.name} has no reduce-scatter")
+
     @abstractmethod
     def _close(self) -> None:
         """Leaves the job, after the last exchange of all ranks."""
@@ -167,6 +175,33 @@ class Engine(ArrayExchange):
             result = tf.cast(self._sum(travelling, key, position), tensor.dtype)
             last_op[key] = result.op.name
         return result
+
+    def scatter_in_graph(
+        self, rows: tf.Tensor, name: str, *, as_it_is: bool = False
+    ) -> tuple[tf.Tensor, tf.Operation]:
+        """Sums a matrix over all ranks, of which each gets its row: a reduce-scatter.
+
+        Called while a tf.function is traced, with several ranks, if the kind ``scatters``. It
+        starts and ends as :meth:`sum_in_graph` does. Engines may add in another order than there.
+
+        Args:
+            rows: of the same shape (size, n) and dtype on all ranks.
+            name: as for :meth:`sum_in_graph`; a sum of this name would be another exchange.
+            as_it_is: as for :meth:`sum_in_graph`.
+
+        Returns:
+            the sum of this rank's row, of shape (n,) and the same dtype; and the op of the
+            exchange, whose first input is what was sent.
+
+        Raises:
+            RuntimeError: the name had another shape or dtype before.
+        """
+        key = self._register(f"scatter.{name}", rows.dtype, rows.shape)
+        wide = rows.dtype if as_it_is else self.wire_dtypes.get(rows.dtype, rows.dtype)
+        with self._after_others_of(key) as last_op:
+            total, op = self._scatter(tf.cast(rows, wide), key)
+            last_op[key] = op.name
+        return tf.cast(tf.reshape(total, [rows.shape[1]]), rows.dtype), op
 
     def gather_in_graph(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """The tensors of all ranks, bit for bit, joined along the first axis by rank.

@@ -22,7 +22,7 @@ MAX_PARTS = 16
 
 
 class CollectiveEngine(Engine):
-    """Sums, gathers and broadcasts with TensorFlow's CollectiveReduceV2 and those beside it.
+    """Sums, scatters, gathers and broadcasts with TensorFlow's CollectiveReduceV2 and its like.
 
     On CPUs these are rings, and trees, through gRPC, on GPUs they are NCCL's.
 
@@ -81,6 +81,22 @@ class CollectiveEngine(Engine):
         if not self._on_gpu:
             keep(result.op)
         return result
+
+    def _scatter(self, rows: tf.Tensor, key: str) -> tuple[tf.Tensor, tf.Operation]:
+        # TensorFlow has CollectiveReduceScatterV2 for NCCL alone. As many bytes are sent like this.
+        result = tf.raw_ops.CollectiveAllToAllV2(
+            input=rows,
+            group_size=self.size,
+            group_key=GROUP_KEY,
+            instance_key=self._instance_key(key),
+            ordering_token=[],
+            communication_hint=self._library,
+            name=key,
+        )
+        if not self._on_gpu:
+            keep(result.op)
+        result.set_shape(rows.shape)
+        return tf.add_n(tf.unstack(result)), result.op
 
     def _gather(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
         result = tf.raw_ops.CollectiveGatherV2(

@@ -15,7 +15,7 @@ SCOPE = "exchange"
 
 
 class HorovodEngine(Engine):
-    """Sums, gathers and broadcasts with Horovod (over MPI, gloo or NCCL, as it was built).
+    """Sums, scatters, gathers and broadcasts with Horovod (over MPI, gloo or NCCL, as built).
 
     Horovod fuses tensors that are ready at the same time into one transfer, in any order. When a
     rank dies, the running exchange fails on all others.
@@ -43,6 +43,14 @@ class HorovodEngine(Engine):
     def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:
         with tf.name_scope(SCOPE):
             return _kept(all_reduce_sum(as_new_value(tensor), key), key)
+
+    def _scatter(self, rows: tf.Tensor, key: str) -> tuple[tf.Tensor, tf.Operation]:
+        with tf.name_scope(SCOPE):
+            own = hvd.reducescatter(
+                as_new_value(rows), op=hvd.Sum, name=key, ignore_name_scope=True
+            )
+            own = _kept(own, key)
+        return own, own.op
 
     def _gather(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
         with tf.name_scope(SCOPE):

@@ -121,7 +121,8 @@ def set_up(config: Config, engine: Engine) -> PreparedJob:
             best_weights = resume.restore(engine, source, model)
         elif config.parallel is None:
             strategy.broadcast_weights()  # now each rank has its part
-            best_weights = resume.restore_own(engine, source, model)
+            with strategy.inner.in_parts(returns=True):
+                best_weights = resume.restore_own(engine, source, model)
         resume.restore_rank_state(engine, source, strategy.inner.rank_state)
         logger.info("resuming after %s from %s", source.state.where(), source.file)
     fit.begin_batches(data.train.element_spec)

@@ -272,7 +272,7 @@ class Holding:
     def _release(self, variable: Any, holders: Sequence[int]) -> None:
         is_in_each = len(self._ranks.at_same_position(holders)) == self._ranks.replicas
         place = " of each pipeline" if is_in_each else ""
-        release(variable, f"rank {holders[0]}{place}")
+        release(variable, f"rank {holders[0]}{place} does")
 
     def _all(self) -> Holders:
         return [*self.weights, *self.optimizer_state]

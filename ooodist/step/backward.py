@@ -122,6 +122,7 @@ class OrderedBackward:
             feedback=before.feedback,
             rows=before.rows,
             low_rank=before.low_rank,
+            slices=before.slices,
         )
 
     def __call__(

@@ -41,7 +41,6 @@ from ooodist.planner.data_parallel.plan import Plan
 from ooodist.step.backward import OrderedBackward, variable_names
 from ooodist.step.exchange import Summed
 from ooodist.step.optimizer import apply, in_cross_replica_context, replaced_apply
-from ooodist.step.sending.chunks import split
 from ooodist.step.sharding.sharded import ShardedOptimizer
 
 logger = logging.getLogger("ooodist")
@@ -171,6 +170,7 @@ class CarriedUpdates:
 
     def nothing(self) -> CarriedGradients:
         """What stands for nothing: after all updates were applied."""
+        exchange = self._backward.exchange
         zeros = {
             name: tf.zeros(weight.shape, self._sent_dtype(name))
             for name, weight in self._weights.items()
@@ -180,7 +180,7 @@ class CarriedUpdates:
             tf.zeros([], tf.int64),
             self._rate(),
             tf.constant(value=False),
-            tuple(split(zeros[each.weights[0]], each)[each.part] for each in self._early),
+            tuple(exchange.nothing_of(each, zeros[each.weights[0]]) for each in self._early),
         )
 
     def apply(self, left: CarriedGradients) -> None:
@@ -228,7 +228,7 @@ class CarriedUpdates:
 
     def _arrived(self) -> tuple[tf.Tensor, ...]:
         """What the step that is traced has summed of the carried weights."""
-        sums = {each.name: each.op.outputs[0] for each in self._backward.steps[-1].exchanges}
+        sums = {each.name: each.total for each in self._backward.steps[-1].exchanges}
         return tuple(sums[exchange.name] for exchange in self._early)
 
     def _sent_dtype(self, name: str) -> tf.DType:
@@ -247,7 +247,11 @@ class CarriedUpdates:
         if self._rate_then is not None:
             self._rate_then.assign(left.rate)
         gradients = dict(zip(self.names, left.gradients, strict=True))
-        early = map(Summed, self._early, left.arrived, [None] * len(self._early))
+        exchange = self._backward.exchange
+        early = [
+            Summed(each, total, None, exchange.scatters(each))
+            for each, total in zip(self._early, left.arrived, strict=True)
+        ]
         sums = [*early, *self._backward.exchange.sums_of_carried(gradients, self._sizes)]
         for group in self._groups:
             own = [each for each in sums if each.exchange.weights == group]
@@ -258,7 +262,7 @@ class CarriedUpdates:
                 tf.cond(if_there, update, lambda: None)
         if self._sharded is not None:
             totals = {name: each.total for each in sums for name in each.exchange.weights}
-            self._sharded.share(self.names, totals)
+            self._sharded.share(self.names, totals, self._groups)
         return sums
 
     def _update(self, group: Sequence[str], sums: Sequence[Summed]) -> None:

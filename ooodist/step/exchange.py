@@ -14,9 +14,12 @@ started and exchange i - c is complete. This window spans the steps of a launch.
 By urgency, each exchange is handed over when it is ready, and the engine (BytePS) first sends the
 one that is listed first.
 
-An engine only sums and gathers; everything else is here and in :mod:`ooodist.step.sending`, so that
-all engines behave alike. What is sent of a gradient may be narrower than it (``wire``), and buckets
-and chunks are made of that. Which gradients travel as rows, and what these are, is in ``rows``.
+Where the optimizer is sharded, a rank gets the sums of its slices alone (``sharding/slices.py``).
+
+An engine only sums, scatters and gathers; everything else is here and in
+:mod:`ooodist.step.sending`, so that all engines behave alike. What
+is sent of a gradient may be narrower than it (``wire``), and buckets and chunks are made of that.
+Which gradients travel as rows, and what these are, is in ``rows``.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -36,6 +40,7 @@ from ooodist.planner.costs import StepCosts, WeightCost
 from ooodist.planner.data_parallel.exchanges import arrange
 from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.planner.data_parallel.plan import (
+    ALIGNMENT,
     Plan,
     PlannedExchange,
     check_exchanges,
@@ -46,6 +51,7 @@ from ooodist.step.sending.low_rank import Begun, LowRank, Sent
 from ooodist.step.sending.names import ExchangeNames
 from ooodist.step.sending.rows import RowGradients, add_up, pack, sum_equal_rows
 from ooodist.step.sending.wire import ErrorFeedback, Wire
+from ooodist.step.sharding.slices import Slicing
 
 
 @dataclass(frozen=True)
@@ -57,12 +63,14 @@ class Exchanged:
         weights: names of the weights whose gradients it carries.
         num_bytes: the bytes that each rank contributes, as they are sent.
         op: the op that completes when the exchange does.
+        total: what it has summed, as in :class:`Summed`.
     """
 
     name: str
     weights: tuple[str, ...]
     num_bytes: int
     op: tf.Operation = field(repr=False)
+    total: tf.Tensor = field(repr=False)
 
 
 class Summed(NamedTuple):
@@ -70,13 +78,14 @@ class Summed(NamedTuple):
 
     Attributes:
         exchange: what it carries.
-        total: the sum over all ranks.
+        total: the sum over all ranks; if it was scattered, flat, of this rank's slices.
         record: for reports; None if nothing is traced.
     """
 
     exchange: PlannedExchange
     total: tf.Tensor
     record: Exchanged | None
+    is_scattered: bool = False
 
 
 class GradientExchange:
@@ -94,6 +103,8 @@ class GradientExchange:
         feedback: keeps what gradients lose in 16 bits; None: it is lost.
         rows: decides which gradients travel as rows; None: all are dense.
         low_rank: makes thin matrices of gradients; None: they travel whole.
+        slices: of weights of which this rank needs the mean of its slice alone, by name. It gets
+            the others' too where a weight without slices shares the exchange, and in low rank.
 
     Attributes:
         thin: what this rank has sent first of the gradients of the last :meth:`mean` that travel in
@@ -115,6 +126,7 @@ class GradientExchange:
         feedback: ErrorFeedback | None = None,
         rows: RowGradients | None = None,
         low_rank: LowRank | None = None,
+        slices: Mapping[str, Slicing] = MappingProxyType({}),
     ) -> None:
         if plan is not None:
             check_exchanges(plan)
@@ -142,6 +154,7 @@ class GradientExchange:
         self._wire = None if wire is None else Wire(engine, wire, feedback)
         self.rows = rows
         self.low_rank = low_rank
+        self.slices = slices
         self.thin: dict[str, tf.Tensor] = {}
         self._names = ExchangeNames(engine.names_cost_memory)
 
@@ -161,7 +174,8 @@ class GradientExchange:
                 Of these, only chunks that the plan does not carry are exchanged.
 
         Returns:
-            the means, in the same places, and the exchanges (none with one rank).
+            the means, in the same places, and the exchanges (none with one rank). Of a gradient
+            that was scattered, it is that of this rank's slice.
 
         Raises:
             UserError: the plan is not for these gradients.
@@ -283,12 +297,38 @@ class GradientExchange:
                 sums.append(self._exchange_rows(tensors[first], exchange, name))
                 continue
             own = [tensors[weight] for weight in exchange.weights]
+            scattered = not are_second and self.scatters(exchange)
             if exchange.parts > 1:
                 if first not in pieces:
-                    pieces[first] = split(tensors[first], exchange)
+                    whole = self.slices[first].rows(own[0]) if scattered else own[0]
+                    pieces[first] = split(whole, exchange, columns=scattered)
                 own = [pieces[first][exchange.part]]
-            sums.append(self._exchange(own, exchange, name, position, waits=not are_second))
+            elif scattered:
+                own = [
+                    self.slices[weight].rows(gradient)
+                    for weight, gradient in zip(exchange.weights, own, strict=True)
+                ]
+            sums.append(
+                self._exchange(
+                    own, exchange, name, position, waits=not are_second, scattered=scattered
+                )
+            )
         return sums
+
+    def scatters(self, exchange: PlannedExchange) -> bool:
+        """Whether each rank gets the sums of its slices alone: all weights have slices, and dense
+        gradients that travel as they are."""
+        if not self.slices or tf.executing_eagerly():
+            return False
+        if any(name not in self.slices or name in self.thin for name in exchange.weights):
+            return False
+        return exchange.parts <= self.slices[exchange.weights[0]].size // ALIGNMENT
+
+    def nothing_of(self, chunk: PlannedExchange, gradient: tf.Tensor) -> tf.Tensor:
+        """Zeros of the shape of the sum of a chunk of this gradient."""
+        if self.scatters(chunk):
+            gradient = tf.zeros([self.slices[chunk.weights[0]].size], gradient.dtype)
+        return split(tf.zeros_like(gradient), chunk)[chunk.part]
 
     def means(
         self,
@@ -304,7 +344,12 @@ class GradientExchange:
             are_means: names of weights of which the sums are the means, besides those of the wire.
         """
         arrived: dict[str, dict[int, tf.Tensor]] = {}
-        for exchange, total, _ in sums:
+        of_slices = {name for each in sums if each.is_scattered for name in each.exchange.weights}
+
+        def shape(name: str) -> Sequence[int]:
+            return self.slices[name].slice_shape if name in of_slices else tensors[name].shape
+
+        for exchange, total, *_ in sums:
             mean, weights, first = total, exchange.weights, tensors[exchange.weights[0]]
             as_rows = isinstance(first, tf.IndexedSlices)
             is_mean = weights[0] in are_means or self._is_narrow(weights[0], first.dtype)
@@ -313,12 +358,12 @@ class GradientExchange:
             if len(weights) == 1:
                 arrived.setdefault(weights[0], {})[exchange.part] = mean
                 continue
-            parts = unflatten(mean, [tensors[weight].shape for weight in weights])
+            parts = unflatten(mean, [shape(weight) for weight in weights])
             arrived |= {weight: {0: part} for weight, part in zip(weights, parts, strict=True)}
         whole = {
             name: parts[0]
-            if len(parts) == 1
-            else join([parts[part] for part in range(len(parts))], tensors[name].shape)
+            if len(parts) == 1 and name not in of_slices
+            else join([parts[part] for part in range(len(parts))], shape(name))
             for name, parts in arrived.items()
         }
         return {name: tf.cast(mean, tensors[name].dtype) for name, mean in whole.items()}
@@ -369,33 +414,33 @@ class GradientExchange:
         position: int,
         *,
         waits: bool,
+        scattered: bool,
     ) -> Summed:
-        whole = tensors[0] if len(tensors) == 1 else flatten(tensors)
+        if len(tensors) == 1:
+            whole = tensors[0]
+        else:
+            whole = tf.concat(tensors, 1) if scattered else flatten(tensors)
         any_shape = self._names.are_numbers
         # Another model of this process may have weights of the same names and other sizes.
         name += f".{whole.dtype.name}" + ("" if any_shape else f".{whole.shape.num_elements()}")
+        as_it_is = self._is_narrow(exchange.weights[0], whole.dtype)
+        options = {"any_shape": any_shape, "as_it_is": as_it_is}
+        engine = self.engine
         if tf.executing_eagerly():
-            total = self._sum(whole, exchange, name, position)
-            return Summed(exchange, total, None)
+            return Summed(exchange, engine.sum_in_graph(whole, name, position, **options), None)
         graph = whole.graph
         if waits:
             whole = self._after_earlier_exchanges(whole)
-        total = self._sum(whole, exchange, name, position)
-        record = Exchanged(exchange.name, exchange.weights, num_bytes(whole), total.op)
+        if scattered:
+            total, op = engine.scatter_in_graph(whole, name, as_it_is=as_it_is)
+            begun = op.inputs[0].op
+        else:
+            total = engine.sum_in_graph(whole, name, position, **options)
+            op, begun = total.op, _handing_over(total)
+        record = Exchanged(exchange.name, exchange.weights, num_bytes(whole), op, total)
         if waits:
-            self._issued(graph).append((_handing_over(total), record))
-        return Summed(exchange, total, record)
-
-    def _sum(
-        self, whole: tf.Tensor, exchange: PlannedExchange, name: str, position: int
-    ) -> tf.Tensor:
-        return self.engine.sum_in_graph(
-            whole,
-            name,
-            position,
-            any_shape=self._names.are_numbers,
-            as_it_is=self._is_narrow(exchange.weights[0], whole.dtype),
-        )
+            self._issued(graph).append((begun, record))
+        return Summed(exchange, total, record, scattered)
 
     def _exchange_rows(
         self, gradient: tf.IndexedSlices, exchange: PlannedExchange, name: str
@@ -404,9 +449,10 @@ class GradientExchange:
         packed = self._after_earlier_exchanges(pack(gradient))
         rows, columns = packed.shape
         gathered = self.engine.gather_in_graph(packed, f"{name}.{rows}.{columns}")
-        record = Exchanged(exchange.name, exchange.weights, num_bytes(packed), gathered.op)
-        self._issued(packed.graph).append((_handing_over(gathered), record))
         total = add_up(gathered, self.engine.size, gradient.shape)
+        num_sent = num_bytes(packed)
+        record = Exchanged(exchange.name, exchange.weights, num_sent, gathered.op, total)
+        self._issued(packed.graph).append((_handing_over(gathered), record))
         return Summed(exchange, total, record)
 
     def _after_earlier_exchanges(self, tensor: tf.Tensor) -> tf.Tensor:

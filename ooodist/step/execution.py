@@ -276,7 +276,9 @@ class Execution:
                 logs = self._train_step(batches[-1])
         if self._sharded is not None:
             left = () if leaving is None else leaving.names
-            self._sharded.share(arrived.keys() - set(left), arrived)
+            steps = self.backward.steps[-1:]  # none if it runs eagerly
+            together = [each.weights for step in steps for each in step.exchanges]
+            self._sharded.share(arrived.keys() - set(left), arrived, together)
         if skipping is not None and type(self.model).train_step is keras.Model.train_step:
             logs = self.model.get_metrics_result()  # without a step that was left out
         if self.model.trainable_variables and not gradients_seen:

@@ -173,6 +173,14 @@ class Strategy(ABC):
         """
         return contextlib.nullcontext()
 
+    def in_parts(self, *, returns: bool = False) -> AbstractContextManager[None]:
+        """Gives each variable a rank that has all of it, for a checkpoint in parts; all enter it.
+
+        Args:
+            returns: what these variables are after the block counts.
+        """
+        return contextlib.nullcontext()
+
     def starting_on_rank_0(self) -> AbstractContextManager[None]:
         """Rank 0 has the whole model in this block, and may set its weights; all ranks enter it.
 

@@ -15,6 +15,7 @@ class Collective(Kind):
 
     name = "collective"
     engine = "ooodist.engines.collective:CollectiveEngine"
+    scatters = True
     gathers = True
     broadcasts = True
     danger = (

@@ -17,6 +17,7 @@ class Horovod(Kind):
     name = "horovod"
     engine = "ooodist.engines.horovod:HorovodEngine"
     package = "horovod"
+    scatters = True
     gathers = True
     broadcasts = True
     fuses = True

@@ -38,6 +38,8 @@ class Kind:
             TensorFlow.
         is_alone: whether it is for a single process.
         runs_pipelines: whether its ranks send each other messages instead of summing in a step.
+        scatters: whether it gives each rank its row of a sum in a step
+            (``Engine.scatter_in_graph``).
         gathers: whether it joins the ranks' tensors in a step (``Engine.gather_in_graph``).
         broadcasts: whether it gives all ranks the tensor of one in a step
             (``Engine.broadcast_in_graph``).
@@ -66,6 +68,7 @@ class Kind:
     package: str | None = None
     is_alone: bool = False
     runs_pipelines: bool = False
+    scatters: bool = False
     gathers: bool = False
     broadcasts: bool = False
     has_servers: bool = False

@@ -12,15 +12,18 @@ from ooodist.errors import UserError
 from ooodist.planner.data_parallel.plan import ALIGNMENT, PlannedExchange, split_evenly
 
 
-def split(gradient: tf.Tensor, exchange: PlannedExchange) -> list[tf.Tensor]:
+def split(
+    gradient: tf.Tensor, exchange: PlannedExchange, *, columns: bool = False
+) -> list[tf.Tensor]:
     """All chunks of a gradient, flat. Raises UserError if it has too few elements.
 
     Args:
-        gradient: of any shape.
+        gradient: of any shape; with ``columns`` a matrix, whose chunks are columns of it.
         exchange: of one of the chunks.
+        columns: whether each chunk has a part of each row.
     """
     try:
-        count = gradient.shape.num_elements()
+        count = gradient.shape[1] if columns else gradient.shape.num_elements()
         sizes = split_evenly(count, gradient.dtype.size, exchange.parts)
     except ValueError as error:
         raise UserError(
@@ -29,9 +32,12 @@ def split(gradient: tf.Tensor, exchange: PlannedExchange) -> list[tf.Tensor]:
         ) from error
     # Slices, not tf.split: TensorFlow's optimizer hoists what follows all parts of a split, and
     # so makes the first part wait for what only the last has to wait for.
-    flat = tf.reshape(gradient, [-1])
     begins = itertools.accumulate(sizes[:-1], initial=0)
-    return [tf.slice(flat, [begin], [size]) for begin, size in zip(begins, sizes, strict=True)]
+    places = list(zip(begins, sizes, strict=True))
+    if columns:
+        return [tf.slice(gradient, [0, begin], [-1, size]) for begin, size in places]
+    flat = tf.reshape(gradient, [-1])
+    return [tf.slice(flat, [begin], [size]) for begin, size in places]
 
 
 def join(chunks: Sequence[tf.Tensor], shape: tf.TensorShape) -> tf.Tensor:

@@ -1,25 +1,29 @@
 """ZeRO stage 1 in data parallelism: each rank keeps a part of the optimizer's state.
 
-Each weight has one rank that updates it and keeps the optimizer's state for it::
+Of each weight, every rank updates a slice, and keeps the optimizer's state for it. In place of the
+two halves of an all-reduce, the sums of gradients are scattered and the new weights are gathered::
 
-    rank 0    gradient a, b --> mean a, b --> update a --> new a --+--> new a, b
-                            \\ /                                    |
-                            / \\                                    |
-    rank 1    gradient a, b --> mean a, b --> update b --> new b --+--> new a, b
+    rank 0    gradient --+--> mean of slice 0 --> update --> new slice 0 --+--> new weight
+                        X                                                X
+    rank 1    gradient --+--> mean of slice 1 --> update --> new slice 1 --+--> new weight
 
-Gradients are exchanged as without it, in the planned order, and each new value is broadcast as soon
-as it is there: a step sends 1.5 times as many bytes as an all-reduce alone. All ranks have the
-means, so that each update is bit for bit what it was, also where it needs something of all
-gradients. Weights are not sliced (see ``ownership.py``).
+So a step sends as many bytes as without it, in the planned order. With two ranks each update is bit
+for bit what it was; with more, engines may add the ranks' gradients in another order.
+
+Where an update needs more than its own element (a norm, an average of weights, a constraint), or no
+axis can be divided, a weight has one rank that updates it (``ownership.py``). Then all ranks get
+the mean, and the new value is broadcast: half as many bytes again, and each update is what it was.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -32,6 +36,7 @@ from ooodist.compat.keras_deferred import (
     release,
     set_value,
     train_those_with_values,
+    with_values,
 )
 from ooodist.compat.keras_optimizer import clipping_as_of_all
 from ooodist.compat.tensorflow_graph import handle_of
@@ -45,13 +50,25 @@ from ooodist.step.replicas import agree_on_names
 from ooodist.step.sending.chunks import flatten, unflatten
 from ooodist.step.sharding.grouping import divide
 from ooodist.step.sharding.ownership import divided
+from ooodist.step.sharding.slices import SliceOfWeight, Slicing, slicing_of
 from ooodist.step.sharding.state import optimizer_bytes, size_of, state_bytes
 
 logger = logging.getLogger("ooodist")
 
+# Optimizers that update each element from its own gradient and state alone.
+ELEMENT_BY_ELEMENT = tuple(
+    getattr(keras.optimizers, name)
+    for name in (
+        *("SGD", "Adam", "AdamW", "Adamax", "Nadam", "Adagrad", "Adadelta", "RMSprop", "Lion"),
+        "Ftrl",
+    )
+)
+
 # Engines hold several copies of what they send and receive: a large weight goes in pieces, of which
 # a few are under way at a time.
 PIECE_BYTES, IN_FLIGHT = 4 << 20, 4
+
+MOST_WHOLE = 0.02  # of the bytes of all weights: the share without slices that is not worth a word
 
 _ALONE = (0,)  # the positions of a weight where each rank is a replica
 
@@ -75,12 +92,50 @@ def check_model(model: keras.Model) -> None:
         raise UserError(f"shard_optimizer is true, but {reason}; leave one of them out")
 
 
+def why_not_sliced(optimizer: keras.optimizers.Optimizer) -> str:
+    """Why an optimizer has to see whole weights; "" if it need not."""
+    kind = type(optimizer)
+    if kind not in ELEMENT_BY_ELEMENT:
+        return f"{kind.__name__} is not known to update each element of a weight by itself"
+    for option in ("clipnorm", "global_clipnorm", "use_ema"):
+        if getattr(optimizer, option):
+            return f"{option} of the optimizer looks at whole weights"
+    return ""
+
+
+class _Move(NamedTuple):
+    """A value that a rank sends to others.
+
+    Attributes:
+        source: the rank that sends it.
+        receivers: the ranks that take it.
+        shape: that of the value.
+        dtype: that of the value.
+        read: returns the value, on the source.
+        take: is given the value, on the receivers.
+    """
+
+    source: int
+    receivers: set[int]
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[], Any]
+    take: Callable[[np.ndarray], None]
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
 class ShardedOptimizer:
     """The optimizer of a model, of whose state this rank has a part.
 
     Args:
         model: compiled before :meth:`hold`; all ranks have all of its weights.
         engine: connects the ranks; it ``broadcasts``.
+
+    Attributes:
+        slices: how weights are sliced that are, by name. It changes with the optimizer.
     """
 
     def __init__(self, model: keras.Model, engine: Engine) -> None:
@@ -88,8 +143,12 @@ class ShardedOptimizer:
         self._engine = engine
         self._optimizer: keras.optimizers.Optimizer | None = None  # that was divided
         self._weights: dict[str, keras.Variable] = {}  # those that are trained, by name
-        self._rank_of: dict[str, int] = {}  # which updates a weight, by its name
+        self.slices: dict[str, Slicing] = {}
+        self._rank_of: dict[str, int] = {}  # which updates a weight without slices, or saves it
         self._state: list[tuple[keras.Variable, int]] = []  # with the rank that keeps it
+        self._slicing: dict[int, Slicing] = {}  # of the optimizer's variables, by id
+        # Slices of these that this rank keeps; they stay the same objects, which traced steps know.
+        self._own: dict[int, tf.Variable] = {}
         self._rank_0_has_all = False
         self._share_now: Callable[[], None] = lambda: None  # as a step does, between steps
 
@@ -115,13 +174,20 @@ class ShardedOptimizer:
         sizes = state_bytes(model)
         before = self._rank_of
         self._rank_of = divided([(n, sizes[n], _ALONE) for n in self._weights], engine.size)
-        if self._rank_of != before:
-            self._share_now = tf.function(lambda: self._share(self._weights, {}), autograph=False)
+        sliced = self._slices()
+        if self._rank_of != before or self.slices != sliced:
+            self.slices.clear()
+            self.slices.update(sliced)
+            self._share_now = tf.function(
+                partial(self._share, self._weights, {}, ()), autograph=False
+            )
             self._tell()
-        self._state = []
+        self._state, self._slicing = [], {}
         for variable, name in optimizer_state_of(optimizer, self._weights):
             if name:
                 self._state.append((variable, self._rank_of[name]))
+                if name in self.slices:
+                    self._slicing[id(variable)] = self.slices[name]
             elif len(variable.shape):
                 raise UserError(
                     f"shard_optimizer is true, but the optimizer {optimizer.name} keeps "
@@ -130,26 +196,58 @@ class ShardedOptimizer:
                 )
             elif not has_value(variable):
                 initialize(variable)
+        self._own = {key: own for key, own in self._own.items() if key in self._slicing}
         own = np.array([has_value(variable) for variable, _ in self._state], np.int32)
         (of_rank_0,) = engine.broadcast([own])
-        there = zip(self._state, of_rank_0, strict=True)
-        self._send((variable, 0, {owner}) for (variable, owner), is_there in there if is_there)
-        for variable, owner in self._state:
-            if owner == engine.rank and not has_value(variable):
-                initialize(variable)
         self._rank_0_has_all = False
+        there = zip(self._state, of_rank_0, strict=True)
+        self._send(self._kept(variable, owner) for (variable, owner), is_there in there if is_there)
+        for variable, owner in self._state:
+            is_sliced = id(variable) in self._slicing
+            if is_sliced and id(variable) not in self._own:
+                initialize(variable)
+                self._keep(variable, np.asarray(variable.numpy()))
+            elif not is_sliced and owner == engine.rank and not has_value(variable):
+                initialize(variable)
         self._release_others()
+
+    def _slices(self) -> dict[str, Slicing]:
+        """How weights can be sliced, by name."""
+        engine = self._engine
+        able = engine.kind.scatters and engine.kind.gathers
+        if not able or why_not_sliced(self._model.optimizer):
+            return {}
+        found = {
+            name: slicing_of(weight.shape, engine.size)
+            for name, weight in self._weights.items()
+            if weight.constraint is None and weight.dtype == "float32"
+        }
+        return {name: slicing for name, slicing in found.items() if slicing is not None}
 
     def _tell(self) -> None:
         """Logs how evenly the state is divided."""
         num_bytes = optimizer_bytes(self._model)
         parts = [0] * self._engine.size
+        whole = 0
         for name, rank in self._rank_of.items():
-            parts[rank] += num_bytes[name]
+            if name in self.slices:
+                parts = [size + num_bytes[name] // len(parts) for size in parts]
+            else:
+                parts[rank] += num_bytes[name]
+                whole += size_of(self._weights[name])
         logger.info(
             "shard_optimizer: the workers keep %.3g to %.3g MB of the %.3g MB of optimizer state",
             *(size / 1e6 for size in (min(parts), max(parts), sum(parts))),
         )
+        if whole > MOST_WHOLE * sum(map(size_of, self._weights.values())):
+            logger.info(
+                "shard_optimizer: %.3g MB of weights are not sliced, and take half as many bytes "
+                "again in each step: %s",
+                whole / 1e6,
+                why_not_sliced(self._model.optimizer)
+                or f"{len(parts)} workers divide no axis of them, or they have a constraint or are "
+                "not of float32",
+            )
 
     @contextlib.contextmanager
     def whole(self, root: int | None = None, *, returns: bool = False) -> Iterator[None]:
@@ -159,7 +257,19 @@ class ShardedOptimizer:
             yield
             if returns:
                 assert root is not None
-                self._send((v, root, self._keepers(owner)) for v, owner in self._state)
+                self._send(self._kept(v, owner, root) for v, owner in self._state)
+        finally:
+            self._release_others()
+
+    @contextlib.contextmanager
+    def in_parts(self, *, returns: bool = False) -> Iterator[None]:
+        """Gives one rank all of each variable in this block; see ``Strategy.in_parts``."""
+        sliced = [(v, owner) for v, owner in self._state if id(v) in self._slicing]
+        self._send(move for v, owner in sliced for move in self._brought(v, {owner}, owner))
+        try:
+            yield
+            if returns:
+                self._send(self._kept(v, owner, owner) for v, owner in sliced)
         finally:
             self._release_others()
 
@@ -167,48 +277,82 @@ class ShardedOptimizer:
         """Gives rank 0 all of the state until :meth:`hold`, so that it may save the model alone."""
         self._gather({0})
         self._rank_0_has_all = True
+        self._release_others()
 
     @property
     def state(self) -> list[tuple[keras.Variable, int]]:
-        """The divided variables of the optimizer, each with the rank that keeps it."""
+        """The divided variables of the optimizer, each with the rank that saves it."""
         return self._state
 
-    def _keepers(self, owner: int) -> set[int]:
-        """The ranks that have a part of the state between calls."""
+    def _keepers(self, variable: keras.Variable, owner: int) -> set[int]:
+        """The ranks that have all of a variable between calls."""
+        if id(variable) in self._slicing:
+            return {0} if self._rank_0_has_all else set()
         return {owner, 0} if self._rank_0_has_all else {owner}
 
     def _gather(self, ranks: set[int]) -> None:
         """Gives these ranks all of the state; where rank 0 has it all, its values count."""
-        keepers = [(variable, self._keepers(owner)) for variable, owner in self._state]
-        self._send((variable, min(have), ranks - have) for variable, have in keepers)
+        self._send(move for v, owner in self._state for move in self._brought(v, ranks, owner))
         self._train(all_weights=self._engine.rank in ranks)
 
-    def _send(self, moves: Iterable[tuple[keras.Variable, int, set[int]]]) -> None:
-        """Sends values from rank to rank, small ones together; all ranks call it.
+    def _brought(self, variable: keras.Variable, ranks: set[int], owner: int) -> list[_Move]:
+        """What gives ranks all of a variable."""
+        have = self._keepers(variable, owner)
+        if have:
+            return [_of_whole(variable, min(have), ranks - have, partial(set_value, variable))]
+        slicing, own = self._slicing[id(variable)], self._own[id(variable)]
+        parts: dict[int, np.ndarray] = {}
 
-        Args:
-            moves: a variable, the rank that sends its value, and those that get it.
-        """
+        def take(source: int, part: np.ndarray) -> None:
+            parts[source] = part
+            if len(parts) == slicing.count:
+                in_order = [parts[rank] for rank in range(slicing.count)]
+                set_value(variable, np.concatenate(in_order, slicing.axis))
+
+        dtype = np.dtype(own.dtype.as_numpy_dtype)
+        return [
+            _Move(source, ranks, slicing.slice_shape, dtype, own.numpy, partial(take, source))
+            for source in range(slicing.count)
+        ]
+
+    def _kept(self, variable: keras.Variable, owner: int, root: int = 0) -> _Move:
+        """What gives the ranks that keep a variable, or slices of it, the value of one rank."""
+        if id(variable) in self._slicing and not self._rank_0_has_all:
+            ranks = set(range(self._engine.size))
+            return _of_whole(variable, root, ranks, partial(self._keep, variable))
+        ranks = self._keepers(variable, owner) - {root}
+        return _of_whole(variable, root, ranks, partial(set_value, variable))
+
+    def _keep(self, variable: keras.Variable, value: np.ndarray) -> None:
+        """Keeps this rank's slice of a variable's value."""
+        part = value[self._slicing[id(variable)].at(self._engine.rank)]
+        if id(variable) in self._own:
+            self._own[id(variable)].assign(part)
+        else:
+            self._own[id(variable)] = tf.Variable(part, trainable=False, name=variable.name)
+
+    def _send(self, moves: Iterable[_Move]) -> None:
+        """Sends values from rank to rank, small ones together; all ranks call it."""
         rank = self._engine.rank
-        needed = [move for move in moves if move[2] - {move[1]}]
-        for group in divide(needed, lambda m: m[1], lambda m: size_of(m[0]), PIECE_BYTES):
-            source = group[0][1]
+        needed = [move for move in moves if move.receivers]
+        for group in divide(needed, lambda m: m.source, lambda m: m.num_bytes, PIECE_BYTES):
             values = [
-                np.asarray(variable.numpy())
-                if rank == source
-                else np.zeros(tuple(variable.shape), tf.as_dtype(variable.dtype).as_numpy_dtype)
-                for variable, _, _ in group
+                np.asarray(move.read()) if rank == move.source else np.zeros(move.shape, move.dtype)
+                for move in group
             ]
-            values = self._engine.broadcast(values, source)
-            for (variable, _, receivers), value in zip(group, values, strict=True):
-                if rank in receivers and rank != source:
-                    set_value(variable, value)
+            if any(move.receivers - {move.source} for move in group):
+                values = self._engine.broadcast(values, group[0].source)
+            for move, value in zip(group, values, strict=True):
+                if rank in move.receivers:
+                    move.take(value)
 
     def _release_others(self) -> None:
+        rank = self._engine.rank
         for variable, owner in self._state:
-            if self._engine.rank not in self._keepers(owner):
-                release(variable, f"rank {owner}")
-        self._train(all_weights=self._rank_0_has_all and self._engine.rank == 0)
+            if rank not in self._keepers(variable, owner):
+                have = self._keepers(variable, owner)
+                release(variable, f"rank {min(have)} does" if have else "each has a slice of it")
+        self._train(all_weights=self._rank_0_has_all and rank == 0)
 
     def _train(self, *, all_weights: bool) -> None:
         """Makes the optimizer update all weights, as Keras does, or those of this rank."""
@@ -216,7 +360,11 @@ class ShardedOptimizer:
             return
         optimizer, rank = without_scaling(self._optimizer), self._engine.rank
         owners = {} if all_weights else self._rank_of
-        others = {id(self._weights[name]) for name, owner in owners.items() if owner != rank}
+        others = {
+            id(self._weights[name])
+            for name, owner in owners.items()
+            if owner != rank and name not in self.slices
+        }
         weights = list(self._weights.values())
 
         def share() -> None:
@@ -236,48 +384,93 @@ class ShardedOptimizer:
     ) -> None:
         """In place of ``apply`` of the optimizer: updates those of the weights that are this
         rank's, as it would among all."""
-        owners = {id(handle_of(self._weights[name])): own for name, own in self._rank_of.items()}
-        pairs = [(g, v) for g, v in zip(grads, trainable_variables, strict=True) if g is not None]
+        names = {id(handle_of(weight)): name for name, weight in self._weights.items()}
         rank = self._engine.rank
-        own = [
-            index
-            for index, (_, variable) in enumerate(pairs)
-            if owners.get(id(handle_of(variable)), rank) == rank  # Keras refuses unknown ones
-        ]
-        if not own:
+        given = [(g, v) for g, v in zip(grads, trainable_variables, strict=True) if g is not None]
+        own, pairs = [], []
+        for index, (gradient, variable) in enumerate(given):
+            name = names.get(id(handle_of(variable)))
+            if name in self.slices:
+                slicing = self.slices[name]
+                if tuple(gradient.shape) == slicing.shape:
+                    gradient = tf.convert_to_tensor(gradient)[slicing.at(rank)]
+                pairs.append((gradient, SliceOfWeight(self._weights[name], slicing, rank)))
+            elif name is None or self._rank_of[name] == rank:  # Keras refuses unknown ones
+                own.append(index)
+                pairs.append((gradient, variable))
+        if not pairs:
             optimizer.iterations.assign_add(1)  # Keras refuses to update nothing
             return
-        with clipping_as_of_all(optimizer, [gradient for gradient, _ in pairs], own):
-            type(optimizer).apply(
-                optimizer, [pairs[index][0] for index in own], [pairs[index][1] for index in own]
-            )
+        state = {id(variable): variable for variable, _ in self._state}
+        with (
+            clipping_as_of_all(optimizer, [gradient for gradient, _ in given], own),
+            with_values((state[key], value) for key, value in self._own.items()),
+        ):
+            type(optimizer).apply(optimizer, *map(list, zip(*pairs, strict=True)))
 
-    def share(self, names: Collection[str], arrived: Mapping[str, Gradient]) -> None:
+    def share(
+        self,
+        names: Collection[str],
+        arrived: Mapping[str, Gradient],
+        groups: Iterable[Sequence[str]] = (),
+    ) -> None:
         """Gives all ranks the new values of weights, in the step that is being traced.
 
         Args:
             names: of the weights that were updated.
             arrived: by the name of a weight, the sum or mean of its gradient: before it is there,
                 no rank makes room for a new value.
+            groups: names of weights whose gradients arrive together.
         """
         if tf.executing_eagerly():
             self._share_now()
         else:
-            self._share(names, arrived)
+            self._share(names, arrived, groups)
 
-    def _share(self, updated: Collection[str], arrived: Mapping[str, Gradient]) -> None:
-        for names in self._buckets([name for name in self._weights if name in updated]):
-            root, weights = self._rank_of[names[0]], [self._weights[name] for name in names]
-            gradients = [g for g in map(arrived.get, names) if g is not None]
-            with tf.control_dependencies(tf.nest.flatten(gradients, expand_composites=True)):
-                whole = flatten([weight.value for weight in weights])
-                name = f"weights/{names[0]}.{whole.dtype.name}.{whole.shape.num_elements()}"
-                new = self._broadcast(whole, name, root)
-            if root == self._engine.rank:
-                continue
-            values = unflatten(new, [weight.shape for weight in weights])
-            for weight, value in zip(weights, values, strict=True):
-                weight.value.assign(value, read_value=False)
+    def _share(
+        self,
+        updated: Collection[str],
+        arrived: Mapping[str, Gradient],
+        groups: Iterable[Sequence[str]],
+    ) -> None:
+        names = dict.fromkeys(name for name in self._weights if name in updated)
+        for group in dict.fromkeys(map(tuple, groups)):
+            together = [name for name in group if name in names and name in self.slices]
+            for name in together:
+                names.pop(name)
+            if together:
+                self._gather_slices(together)
+        for bucket in self._buckets(names):
+            if bucket[0] in self.slices:
+                self._gather_slices(bucket)
+            else:
+                self._broadcast_weights(bucket, arrived)
+
+    def _gather_slices(self, names: Sequence[str]) -> None:
+        """Gives all ranks the slices of weights that the others have updated."""
+        slices = [self.slices[name] for name in names]
+        weights = [self._weights[name].value for name in names]
+        rank = self._engine.rank
+        own = flatten([w[s.at(rank)] for w, s in zip(weights, slices, strict=True)])
+        key = f"weights/{names[0]}.{len(names)}.{own.shape.num_elements()}"
+        rows = tf.reshape(self._engine.gather_in_graph(own, key), [self._engine.size, -1])
+        parts = tf.split(rows, [each.size for each in slices], axis=1)
+        for weight, slicing, part in zip(weights, slices, parts, strict=True):
+            weight.assign(slicing.whole(part), read_value=False)
+
+    def _broadcast_weights(self, names: Sequence[str], arrived: Mapping[str, Gradient]) -> None:
+        """Gives all ranks new weights of the rank that has updated them."""
+        root, weights = self._rank_of[names[0]], [self._weights[name] for name in names]
+        gradients = [g for g in map(arrived.get, names) if g is not None]
+        with tf.control_dependencies(tf.nest.flatten(gradients, expand_composites=True)):
+            whole = flatten([weight.value for weight in weights])
+            name = f"weights/{names[0]}.{whole.dtype.name}.{whole.shape.num_elements()}"
+            new = self._broadcast(whole, name, root)
+        if root == self._engine.rank:
+            return
+        values = unflatten(new, [weight.shape for weight in weights])
+        for weight, value in zip(weights, values, strict=True):
+            weight.value.assign(value, read_value=False)
 
     def _broadcast(self, whole: tf.Tensor, name: str, root: int) -> tf.Tensor:
         """The flat tensor of a rank on all ranks, sent in pieces."""
@@ -292,10 +485,18 @@ class ShardedOptimizer:
                 pieces.append(self._engine.broadcast_in_graph(piece, at, root))
         return tf.concat(pieces, 0)
 
-    def _buckets(self, names: Sequence[str]) -> list[list[str]]:
-        """Weights of one rank and dtype, together up to the size of a bucket."""
+    def _buckets(self, names: Iterable[str]) -> list[list[str]]:
+        """Weights of one rank and dtype, or with slices, together up to the size of a bucket."""
 
         def kind(name: str) -> tuple[int, str]:
-            return self._rank_of[name], self._weights[name].dtype
+            owner = -1 if name in self.slices else self._rank_of[name]
+            return owner, self._weights[name].dtype
 
         return divide(names, kind, lambda name: size_of(self._weights[name]), BUCKET_BYTES)
+
+
+def _of_whole(
+    variable: keras.Variable, source: int, receivers: set[int], take: Callable[[np.ndarray], None]
+) -> _Move:
+    dtype = np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype)
+    return _Move(source, receivers, tuple(variable.shape), dtype, variable.numpy, take)

@@ -197,15 +197,16 @@ class SaveCheckpoints(keras.callbacks.Callback):
             self._since = time.monotonic()
         best_weights = None if self._best is None else self._best.best_weights
         wanted = Wanted(state, best_weights, is_due=is_due, is_best=is_best)
-        self._file = self._saver.begin(model, wanted, copies=self._background)
-        self._pending = state.where()
-        self._number += 1
+        with fit.strategy.inner.in_parts():
+            self._file = self._saver.begin(model, wanted, copies=self._background)
+            self._pending = state.where()
+            self._number += 1
+            if not self._background:
+                self._complete()
+                return
         number, notices = self._number, self._notices
-        if self._background:
-            self._thread.start(self._saver.write, lambda: notices.tell(Notice.WRITTEN, number))
-            expect_usual(f"the checkpoint of {self._pending} was copied")
-        else:
-            self._complete()
+        self._thread.start(self._saver.write, lambda: notices.tell(Notice.WRITTEN, number))
+        expect_usual(f"the checkpoint of {self._pending} was copied")
 
     def _complete(self) -> None:
         """Completes what is being written, waiting for it; all ranks call it after the same step.
