@@ -181,6 +181,11 @@ def initialize(variable: keras.Variable) -> None:
     variable._deferred_initialize()
 
 
+def initial_value(variable: keras.Variable, shape: tuple[int, ...]) -> tf.Tensor:
+    """What the initializer of a variable without a value makes for another shape."""
+    return variable._initializer(shape, dtype=variable.dtype)
+
+
 def initialize_later(variable: keras.Variable) -> Callable[[], None]:
     """Gives a variable without a value memory, with zeros in it.
 

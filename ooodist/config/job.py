@@ -118,8 +118,8 @@ class Config:
     batches per update and exchange. ``recurrent_gradients``:
     ``after_loop`` computes the weight gradients of LSTM, GRU and SimpleRNN layers by one matrix
     product over all times, which an order can put off, and which is rounded otherwise.
-    ``shard_optimizer``: each worker keeps the optimizer's state for a part of the weights, and
-    updates these for all (ZeRO stage 1); pipelines have ``parallel.shard_optimizer``.
+    ``shard_optimizer``: each worker keeps the optimizer's state for a slice of each weight, and
+    updates it for all (ZeRO stage 1); pipelines have ``parallel.shard_optimizer``.
     ``jit_compile``: whether XLA compiles the steps, which then have no order; ``auto`` tries both
     and keeps the faster way. ``on_nan``: what happens if a gradient is not finite: ``stop`` ends
     the job and names step, rank and weight; ``skip``: all ranks leave the step out, 100 in a row at

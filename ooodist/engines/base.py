@@ -11,7 +11,7 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -38,6 +38,20 @@ SMALL_INTEGERS = {
     tf.uint16: tf.int32,
     tf.uint32: tf.int64,
 }
+
+
+class Scattered(NamedTuple):
+    """What a reduce-scatter has given a rank.
+
+    Attributes:
+        total: the sum of its row.
+        done: the op that completes when the exchange does.
+        begun: the op whose result the engine sends: the exchange starts right after it.
+    """
+
+    total: tf.Tensor
+    done: tf.Operation
+    begun: tf.Operation
 
 
 class Engine(ArrayExchange):
@@ -113,11 +127,10 @@ class Engine(ArrayExchange):
         """
         raise AssertionError(f"engine {self.name} has no broadcast")
 
-    def _scatter(self, rows: tf.Tensor, key: str) -> tuple[tf.Tensor, tf.Operation]:
+    def _scatter(self, rows: tf.Tensor, key: str) -> Scattered:
         """Adds the op that sums the ranks' matrices, and gives each rank its row of the sum.
 
-        As for :meth:`_sum`; only called if the kind ``scatters``. Returns the row, and the op of
-        the exchange, which others follow.
+        As for :meth:`_sum`; only called if the kind ``scatters``.
         """
         raise AssertionError(f"engine {self.name} has no reduce-scatter")
 
@@ -176,9 +189,7 @@ class Engine(ArrayExchange):
             last_op[key] = result.op.name
         return result
 
-    def scatter_in_graph(
-        self, rows: tf.Tensor, name: str, *, as_it_is: bool = False
-    ) -> tuple[tf.Tensor, tf.Operation]:
+    def scatter_in_graph(self, rows: tf.Tensor, name: str, *, as_it_is: bool = False) -> Scattered:
         """Sums a matrix over all ranks, of which each gets its row: a reduce-scatter.
 
         Called while a tf.function is traced, with several ranks, if the kind ``scatters``. It
@@ -190,8 +201,7 @@ class Engine(ArrayExchange):
             as_it_is: as for :meth:`sum_in_graph`.
 
         Returns:
-            the sum of this rank's row, of shape (n,) and the same dtype; and the op of the
-            exchange, whose first input is what was sent.
+            the sum of this rank's row, of shape (n,) and the same dtype.
 
         Raises:
             RuntimeError: the name had another shape or dtype before.
@@ -199,9 +209,9 @@ class Engine(ArrayExchange):
         key = self._register(f"scatter.{name}", rows.dtype, rows.shape)
         wide = rows.dtype if as_it_is else self.wire_dtypes.get(rows.dtype, rows.dtype)
         with self._after_others_of(key) as last_op:
-            total, op = self._scatter(tf.cast(rows, wide), key)
-            last_op[key] = op.name
-        return tf.cast(tf.reshape(total, [rows.shape[1]]), rows.dtype), op
+            scattered = self._scatter(tf.cast(rows, wide), key)
+            last_op[key] = scattered.done.name
+        return scattered._replace(total=tf.cast(scattered.total, rows.dtype))
 
     def gather_in_graph(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """The tensors of all ranks, bit for bit, joined along the first axis by rank.

@@ -6,7 +6,7 @@ import os
 import tensorflow as tf
 
 from ooodist.compat.tensorflow_runtime import set_heartbeat
-from ooodist.engines.base import SMALL_INTEGERS, Engine, keep
+from ooodist.engines.base import SMALL_INTEGERS, Engine, Scattered, keep
 from ooodist.engines.devices import use_own_device
 from ooodist.engines.heartbeat import heartbeat_seconds
 from ooodist.engines.kinds.collective import Collective, cluster
@@ -82,7 +82,7 @@ class CollectiveEngine(Engine):
             keep(result.op)
         return result
 
-    def _scatter(self, rows: tf.Tensor, key: str) -> tuple[tf.Tensor, tf.Operation]:
+    def _scatter(self, rows: tf.Tensor, key: str) -> Scattered:
         # TensorFlow has CollectiveReduceScatterV2 for NCCL alone. As many bytes are sent like this.
         result = tf.raw_ops.CollectiveAllToAllV2(
             input=rows,
@@ -96,7 +96,7 @@ class CollectiveEngine(Engine):
         if not self._on_gpu:
             keep(result.op)
         result.set_shape(rows.shape)
-        return tf.add_n(tf.unstack(result)), result.op
+        return Scattered(tf.add_n(tf.unstack(result)), result.op, rows.op)
 
     def _gather(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
         result = tf.raw_ops.CollectiveGatherV2(

@@ -4,7 +4,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from ooodist.compat.horovod import all_reduce_sum
-from ooodist.engines.base import Engine, as_new_value, keep
+from ooodist.engines.base import Engine, Scattered, as_new_value, keep
 from ooodist.engines.devices import use_own_device
 from ooodist.engines.priority import let_come_first
 from ooodist.util.cores import threads
@@ -44,13 +44,12 @@ class HorovodEngine(Engine):
         with tf.name_scope(SCOPE):
             return _kept(all_reduce_sum(as_new_value(tensor), key), key)
 
-    def _scatter(self, rows: tf.Tensor, key: str) -> tuple[tf.Tensor, tf.Operation]:
+    def _scatter(self, rows: tf.Tensor, key: str) -> Scattered:
+        sent = as_new_value(rows)
         with tf.name_scope(SCOPE):
-            own = hvd.reducescatter(
-                as_new_value(rows), op=hvd.Sum, name=key, ignore_name_scope=True
-            )
+            own = hvd.reducescatter(sent, op=hvd.Sum, name=key, ignore_name_scope=True)
             own = _kept(own, key)
-        return own, own.op
+        return Scattered(tf.reshape(own, [rows.shape[1]]), own.op, sent.op)
 
     def _gather(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
         with tf.name_scope(SCOPE):

@@ -108,11 +108,11 @@ def distribute(
         planning: limits of plans made here, and where profiles are kept.
         elastic: train only the weights that matter most, as ``{"rho": 0.5, "renew": "200 steps"}``
             (see :class:`ooodist.settings.elastic.ElasticConfig`); None for all.
-        shard_optimizer: each worker keeps the optimizer's state for a part of the weights, and
-            updates these for all (ZeRO stage 1): 1/n of Adam's moments with n workers, and the same
-            numbers. New weights are sent on top of the gradients, so a step sends 1.5 times as
-            many bytes. After ``fit``, and while a callback saves, rank 0 has all of the state; at
-            other times, read it in a block ``with ooodist.whole(model):``.
+        shard_optimizer: each worker keeps the optimizer's state for a slice of each weight, and
+            updates it for all (ZeRO stage 1): 1/n of Adam's moments with n workers. With two, the
+            numbers are the same; with more, sums may be rounded in another order. After ``fit``,
+            and while a callback saves, rank 0 has all of the state; at other times, read it in a
+            block ``with ooodist.whole(model):``.
         sum_rows: also on one process, pass each row of an embedding to the optimizer once, so that
             any number of workers trains alike; several workers always do. None: yes, except with
             the engine ``local``, whose numbers are those of plain Keras.

@@ -432,8 +432,7 @@ class GradientExchange:
         if waits:
             whole = self._after_earlier_exchanges(whole)
         if scattered:
-            total, op = engine.scatter_in_graph(whole, name, as_it_is=as_it_is)
-            begun = op.inputs[0].op
+            total, op, begun = engine.scatter_in_graph(whole, name, as_it_is=as_it_is)
         else:
             total = engine.sum_in_graph(whole, name, position, **options)
             op, begun = total.op, _handing_over(total)

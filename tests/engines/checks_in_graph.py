@@ -77,6 +77,30 @@ def check_gathering(engine: Engine) -> None:
         np.testing.assert_array_equal(total, sum(expected))
 
 
+def check_scattering(engine: Engine) -> None:
+    """Each rank gets its row of the sum, of wide matrices and narrow ones, in their dtype."""
+    if not engine.kind.scatters:
+        return
+    shapes = [(engine.size, 3), (engine.size, (5 << 20) // 4)]
+
+    @tf.function
+    def rows_of(matrices):
+        twice = [engine.scatter_in_graph(matrices[0], "scattered/twice").total for _ in range(2)]
+        large = engine.scatter_in_graph(matrices[1], "scattered/large").total
+        half = tf.cast(matrices[0], tf.float16)
+        return *twice, large, engine.scatter_in_graph(half, "scattered/half", as_it_is=True).total
+
+    matrices = [_mine(engine, shape, tf.float32) for shape in shapes]
+    for _ in range(3):
+        first, second, large, half = rows_of(matrices)
+        expected = _total(engine, shapes[0])[engine.rank]
+        for row in (first, second, half):
+            np.testing.assert_array_equal(row.numpy().astype(np.int64), expected)
+        assert half.dtype == tf.float16
+        own = large.numpy().astype(np.int64)
+        np.testing.assert_array_equal(own, _total(engine, shapes[1])[engine.rank])
+
+
 def check_broadcasting(engine: Engine) -> None:
     """Bits arrive as they are, from each rank, of all dtypes that weights have."""
     if not engine.kind.broadcasts:

@@ -24,7 +24,7 @@ from tests.pipeline.jobs import run_python
 def test_checks(engine: str, num_workers: int, options: list[str]) -> None:
     job = run_job(engine, num_workers, script("worker.py", engine, num_workers), *options)
     assert job.returncode == 0, job.stdout + job.stderr
-    assert job.stdout.count("held: check_") == 21
+    assert job.stdout.count("held: check_") == 22
 
 
 def test_mpirun_is_detected() -> None:

@@ -32,6 +32,7 @@ import tensorflow as tf
 from ooodist.compat.keras_deferred import (
     build_without_values,
     has_value,
+    initial_value,
     initialize,
     release,
     set_value,
@@ -205,8 +206,9 @@ class ShardedOptimizer:
         for variable, owner in self._state:
             is_sliced = id(variable) in self._slicing
             if is_sliced and id(variable) not in self._own:
-                initialize(variable)
-                self._keep(variable, np.asarray(variable.numpy()))
+                # These optimizers begin with a constant.
+                part = initial_value(variable, self._slicing[id(variable)].slice_shape)
+                self._own[id(variable)] = tf.Variable(part, trainable=False, name=variable.name)
             elif not is_sliced and owner == engine.rank and not has_value(variable):
                 initialize(variable)
         self._release_others()
@@ -325,7 +327,8 @@ class ShardedOptimizer:
 
     def _keep(self, variable: keras.Variable, value: np.ndarray) -> None:
         """Keeps this rank's slice of a variable's value."""
-        part = value[self._slicing[id(variable)].at(self._engine.rank)]
+        # A copy: TensorFlow may take over memory of NumPy, and all of the value would stay.
+        part = value[self._slicing[id(variable)].at(self._engine.rank)].copy()
         if id(variable) in self._own:
             self._own[id(variable)].assign(part)
         else:

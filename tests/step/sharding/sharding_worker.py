@@ -32,7 +32,7 @@ BATCH, STEPS = 4, 5
 KERNELS = tuple(f"net/layer{number}/kernel" for number in (1, 2, 3))
 BIASES = tuple(f"net/layer{number}/bias" for number in (1, 2, 3))
 SCALES = ("net/batch_normalization/gamma", "net/batch_normalization/beta")
-OF_EACH_ENGINE = ("momentum", "adamw", "scaled norm")
+OF_EACH_ENGINE = ("momentum", "decay", "adamw", "scaled norm")
 State = list[np.ndarray]
 
 
@@ -106,7 +106,10 @@ def fitted(made: keras.Model, accumulate: int = 1, **options: Any) -> State:
 def assert_same(ours: State, theirs: State) -> None:
     assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(one, other)
+        if engine.size == 2:
+            np.testing.assert_array_equal(one, other)
+        else:  # an all-reduce adds the ranks' gradients in an order of its own
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 def assert_equal_to_the_whole(
