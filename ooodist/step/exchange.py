@@ -17,9 +17,9 @@ one that is listed first.
 Where the optimizer is sharded, a rank gets the sums of its slices alone (``sharding/slices.py``).
 
 An engine only sums, scatters and gathers; everything else is here and in
-:mod:`ooodist.step.sending`, so that all engines behave alike. What
-is sent of a gradient may be narrower than it (``wire``), and buckets and chunks are made of that.
-Which gradients travel as rows, and what these are, is in ``rows``.
+:mod:`ooodist.step.sending`, so that all engines behave alike. What is sent of a gradient may be
+narrower than it (``wire``), and buckets and chunks are made of that. Which gradients travel as
+rows, and what these are, is in ``rows``.
 """
 
 from __future__ import annotations

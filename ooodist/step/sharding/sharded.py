@@ -56,13 +56,11 @@ from ooodist.step.sharding.state import optimizer_bytes, size_of, state_bytes
 
 logger = logging.getLogger("ooodist")
 
-# Optimizers that update each element from its own gradient and state alone.
+# Optimizers that update each element from its own gradient and state alone. Ftrl would, but the
+# last bits of its powers depend on the place of an element.
 ELEMENT_BY_ELEMENT = tuple(
     getattr(keras.optimizers, name)
-    for name in (
-        *("SGD", "Adam", "AdamW", "Adamax", "Nadam", "Adagrad", "Adadelta", "RMSprop", "Lion"),
-        "Ftrl",
-    )
+    for name in "SGD Adam AdamW Adamax Nadam Adagrad Adadelta RMSprop Lion".split()
 )
 
 # Engines hold several copies of what they send and receive: a large weight goes in pieces, of which
@@ -97,7 +95,7 @@ def why_not_sliced(optimizer: keras.optimizers.Optimizer) -> str:
     """Why an optimizer has to see whole weights; "" if it need not."""
     kind = type(optimizer)
     if kind not in ELEMENT_BY_ELEMENT:
-        return f"{kind.__name__} is not known to update each element of a weight by itself"
+        return f"{kind.__name__} is not known to update each element by itself, bit for bit"
     for option in ("clipnorm", "global_clipnorm", "use_ema"):
         if getattr(optimizer, option):
             return f"{option} of the optimizer looks at whole weights"
@@ -167,7 +165,8 @@ class ShardedOptimizer:
         model, engine = self._model, self._engine
         check_model(model)
         optimizer, weights = model.optimizer, model.trainable_variables
-        self._optimizer = optimizer
+        if optimizer is not self._optimizer:  # ids of its variables may be those of another's
+            self._optimizer, self._own = optimizer, {}
         if not optimizer.built:
             build_without_values(optimizer, weights)
         agree_on_names(engine, [*model.variables, *optimizer.variables])

@@ -5,7 +5,6 @@ Usage: sharding_worker.py NAME...   (names of functions below; `all` for every o
 
 from __future__ import annotations
 
-import functools
 import shutil
 import sys
 import tempfile
@@ -46,10 +45,7 @@ OPTIMIZERS: dict[str, Callable[[], optimizers.Optimizer]] = {
     "adam": lambda: optimizers.Adam(1e-2, amsgrad=True),
     "adamw": lambda: optimizers.AdamW(schedule(), weight_decay=0.5, clipnorm=0.4),
     "decay": lambda: optimizers.AdamW(schedule(), weight_decay=0.5, amsgrad=True),
-    **{
-        name: functools.partial(getattr(optimizers, name), 1e-2)
-        for name in ("Adamax", "Nadam", "Adagrad", "Adadelta", "RMSprop", "Lion", "Ftrl")
-    },
+    "nadam": lambda: optimizers.Nadam(1e-2),
     "averages": lambda: optimizers.Adam(1e-2, use_ema=True, ema_overwrite_frequency=3),
     "global norm": lambda: optimizers.SGD(0.05, momentum=0.9, global_clipnorm=0.1),
     "scaled": lambda: optimizers.LossScaleOptimizer(optimizers.Adam(1e-2), initial_scale=2.0**60),
