@@ -58,9 +58,16 @@ logger = logging.getLogger("ooodist")
 
 # Optimizers that update each element from its own gradient and state alone. Ftrl would, but the
 # last bits of its powers depend on the place of an element.
-ELEMENT_BY_ELEMENT = tuple(
-    getattr(keras.optimizers, name)
-    for name in "SGD Adam AdamW Adamax Nadam Adagrad Adadelta RMSprop Lion".split()
+ELEMENT_BY_ELEMENT = (
+    keras.optimizers.SGD,
+    keras.optimizers.Adam,
+    keras.optimizers.AdamW,
+    keras.optimizers.Adamax,
+    keras.optimizers.Nadam,
+    keras.optimizers.Adagrad,
+    keras.optimizers.Adadelta,
+    keras.optimizers.RMSprop,
+    keras.optimizers.Lion,
 )
 
 # Engines hold several copies of what they send and receive: a large weight goes in pieces, of which
