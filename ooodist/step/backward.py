@@ -22,7 +22,8 @@ from ooodist.graph.order import baseline_order, impose_order, movable_layers
 from ooodist.graph.units import Gradient, Unit, find_backward_units
 from ooodist.planner.data_parallel.orders import first_k
 from ooodist.planner.data_parallel.plan import Plan
-from ooodist.step.exchange import Exchanged, GradientExchange, Summed
+from ooodist.step.exchange import GradientExchange
+from ooodist.step.sending.summed import Exchanged, Summed
 
 logger = logging.getLogger("ooodist")
 

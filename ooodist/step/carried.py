@@ -39,8 +39,8 @@ from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.step.backward import OrderedBackward, variable_names
-from ooodist.step.exchange import Summed
 from ooodist.step.optimizer import apply, in_cross_replica_context, replaced_apply
+from ooodist.step.sending.summed import Summed
 from ooodist.step.sharding.sharded import ShardedOptimizer
 
 logger = logging.getLogger("ooodist")

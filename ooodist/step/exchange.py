@@ -26,9 +26,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -50,42 +48,9 @@ from ooodist.step.sending.chunks import flatten, join, split, unflatten
 from ooodist.step.sending.low_rank import Begun, LowRank, Sent
 from ooodist.step.sending.names import ExchangeNames
 from ooodist.step.sending.rows import RowGradients, add_up, pack, sum_equal_rows
+from ooodist.step.sending.summed import Exchanged, Summed, handing_over
 from ooodist.step.sending.wire import ErrorFeedback, Wire
 from ooodist.step.sharding.slices import Slicing
-
-
-@dataclass(frozen=True)
-class Exchanged:
-    """One exchange of a traced step.
-
-    Attributes:
-        name: its name, the same on every rank.
-        weights: names of the weights whose gradients it carries.
-        num_bytes: the bytes that each rank contributes, as they are sent.
-        op: the op that completes when the exchange does.
-        total: what it has summed, as in :class:`Summed`.
-    """
-
-    name: str
-    weights: tuple[str, ...]
-    num_bytes: int
-    op: tf.Operation = field(repr=False)
-    total: tf.Tensor = field(repr=False)
-
-
-class Summed(NamedTuple):
-    """What an exchange has summed.
-
-    Attributes:
-        exchange: what it carries.
-        total: the sum over all ranks; if it was scattered, flat, of this rank's slices.
-        record: for reports; None if nothing is traced.
-    """
-
-    exchange: PlannedExchange
-    total: tf.Tensor
-    record: Exchanged | None
-    is_scattered: bool = False
 
 
 class GradientExchange:
@@ -435,7 +400,7 @@ class GradientExchange:
             total, op, begun = engine.scatter_in_graph(whole, name, as_it_is=as_it_is)
         else:
             total = engine.sum_in_graph(whole, name, position, **options)
-            op, begun = total.op, _handing_over(total)
+            op, begun = total.op, handing_over(total)
         record = Exchanged(exchange.name, exchange.weights, num_bytes(whole), op, total)
         if waits:
             self._issued(graph).append((begun, record))
@@ -451,7 +416,7 @@ class GradientExchange:
         total = add_up(gathered, self.engine.size, gradient.shape)
         num_sent = num_bytes(packed)
         record = Exchanged(exchange.name, exchange.weights, num_sent, gathered.op, total)
-        self._issued(packed.graph).append((_handing_over(gathered), record))
+        self._issued(packed.graph).append((handing_over(gathered), record))
         return Summed(exchange, total, record)
 
     def _after_earlier_exchanges(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -479,13 +444,3 @@ class GradientExchange:
         issued: list[tuple[tf.Operation, Exchanged]] = graph.get_collection_ref(key)
         issued[:] = [pair for pair in issued if pair[0].graph is graph]
         return issued
-
-
-def _handing_over(total: tf.Tensor) -> tf.Operation:
-    """The op whose result the engine sends: the exchange starts right after it.
-
-    Were it the op of the gradient itself, an exchange that waits for this start could overtake it
-    during the few ops in between; and libraries keep the order that they have seen first.
-    """
-    summing = total.op.inputs[0].op if total.op.type == "Cast" else total.op
-    return summing.inputs[0].op

@@ -105,7 +105,7 @@ def test_values_are_set_and_released() -> None:
     for factor in (1, 2):  # without a value, and with one
         keras_deferred.set_value(kernel, factor * value)
         np.testing.assert_array_equal(kernel.numpy(), factor * value)
-    keras_deferred.release(kernel, "rank 3")
+    keras_deferred.release(kernel, "rank 3 does")
     assert not has_value(kernel)
     for read in (kernel.numpy, lambda: kernel + 1, model.layers[-1].get_weights):
         with pytest.raises(UserError, match="rank 3 does"):
@@ -145,7 +145,7 @@ def test_stand_ins_leave_no_trace(with_memory: bool) -> None:
     expected = [variable.numpy() for variable in build().variables]
     model = made_without_values(build)
     released, held, *pending = model.variables
-    keras_deferred.release(released, "rank 3")
+    keras_deferred.release(released, "rank 3 does")
     keras_deferred.set_value(held, expected[1])
     with contextlib.suppress(ZeroDivisionError):  # however it ends
         run_with_stand_ins(model, with_memory=with_memory)
@@ -188,7 +188,7 @@ def test_released_variables_have_shapes() -> None:
     for variable in model.variables:
         keras_deferred.release(variable, "nobody")
     spec = tf.TensorSpec((5, 8), tf.int32)
-    with pytest.raises(UserError, match="nobody does"):
+    with pytest.raises(UserError, match="nobody"):
         tf.function(model).get_concrete_function(spec)
     with keras_deferred.standing_in(model.variables, with_memory=False):
         traced = tf.function(model).get_concrete_function(spec)
@@ -301,6 +301,14 @@ def _filled_later() -> None:
     assert np.abs(kernel.numpy()).max() > 0
 
 
+def _filled_elsewhere() -> None:
+    kernel = made_without_values(a_layer).kernel
+    value = tf.Variable(keras_deferred.initial_value(kernel, (5,)))
+    with keras_deferred.with_values([(kernel, value)]):
+        assert kernel.value is value
+    assert not has_value(kernel)
+
+
 def _set_and_released() -> None:
     kernel = made_without_values(a_layer).kernel
     keras_deferred.set_value(kernel, np.ones((3, 2)))
@@ -356,6 +364,8 @@ CONTRACTS = [
         ("Variable._deferred_initialize, not", keras_deferred.without_initializing, _deferred),
         ("Variable._value", keras_deferred.has_value, _deferred),
         ("Variable._initializer", keras_deferred.initialize_later, _filled_later),
+        ("Variable._initializer of a shape", keras_deferred.initial_value, _filled_elsewhere),
+        ("Variable._value for a block", keras_deferred.with_values, _filled_elsewhere),
         ("Variable._initializer of a value", keras_deferred.set_value, _set_and_released),
         ("Variable.assign", keras_deferred.assigning_to_those_with_values, _assigned),
         ("Variable._value of None", keras_deferred.release, _set_and_released),

@@ -68,6 +68,12 @@ def _captured() -> None:
     assert [id(used) for used in tensorflow_graph.variables_of(function.graph)] == [id(variable)]
 
 
+def _identity() -> None:
+    one, other = tf.Variable(1.0), tf.Variable(1.0)
+    names = [tensorflow_graph.identity_of(each) for each in (one, one, other)]
+    assert names[0] == names[1] != names[2]
+
+
 def _independent() -> None:
     made: list[tf.Operation] = []
 
@@ -93,6 +99,7 @@ CONTRACTS = [
     Contract("ConcreteFunction._call_flat", "tensorflow-cpu", tensorflow_graph.call_flat, _call),
     Contract("Variable.handle (there)", "tensorflow-cpu", tensorflow_graph.is_variable, _variable),
     Contract("Variable.handle", "tensorflow-cpu", tensorflow_graph.handle_of, _handle),
+    Contract("Variable._unique_id", "tensorflow-cpu", tensorflow_graph.identity_of, _identity),
     Contract("FuncGraph.capture", "tensorflow-cpu", tensorflow_graph.capture, _captured),
     Contract("FuncGraph.captures", "tensorflow-cpu", tensorflow_graph.captures_of, _captured),
     Contract("FuncGraph.variables", "tensorflow-cpu", tensorflow_graph.variables_of, _captured),

@@ -19,11 +19,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -44,13 +43,12 @@ from ooodist.compat.tensorflow_graph import handle_of
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.graph.units import Gradient
-from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.step.backward import variable_names
 from ooodist.step.optimizer import optimizer_state_of, without_scaling
 from ooodist.step.replicas import agree_on_names
-from ooodist.step.sending.chunks import flatten, unflatten
-from ooodist.step.sharding.grouping import divide
+from ooodist.step.sharding.moves import Move, of_whole, send
 from ooodist.step.sharding.ownership import divided
+from ooodist.step.sharding.sharing import Sharing
 from ooodist.step.sharding.slices import SliceOfWeight, Slicing, slicing_of
 from ooodist.step.sharding.state import optimizer_bytes, size_of, state_bytes
 
@@ -69,10 +67,6 @@ ELEMENT_BY_ELEMENT = (
     keras.optimizers.RMSprop,
     keras.optimizers.Lion,
 )
-
-# Engines hold several copies of what they send and receive: a large weight goes in pieces, of which
-# a few are under way at a time.
-PIECE_BYTES, IN_FLIGHT = 4 << 20, 4
 
 MOST_WHOLE = 0.02  # of the bytes of all weights: the share without slices that is not worth a word
 
@@ -109,30 +103,6 @@ def why_not_sliced(optimizer: keras.optimizers.Optimizer) -> str:
     return ""
 
 
-class _Move(NamedTuple):
-    """A value that a rank sends to others.
-
-    Attributes:
-        source: the rank that sends it.
-        receivers: the ranks that take it.
-        shape: that of the value.
-        dtype: that of the value.
-        read: returns the value, on the source.
-        take: is given the value, on the receivers.
-    """
-
-    source: int
-    receivers: set[int]
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    read: Callable[[], Any]
-    take: Callable[[np.ndarray], None]
-
-    @property
-    def num_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
-
 class ShardedOptimizer:
     """The optimizer of a model, of whose state this rank has a part.
 
@@ -156,6 +126,7 @@ class ShardedOptimizer:
         # Slices of these that this rank keeps; they stay the same objects, which traced steps know.
         self._own: dict[int, tf.Variable] = {}
         self._rank_0_has_all = False
+        self._sharing = Sharing(engine, {}, {}, {})
         self._share_now: Callable[[], None] = lambda: None  # as a step does, between steps
 
     # Who has what
@@ -185,8 +156,9 @@ class ShardedOptimizer:
         if self._rank_of != before or self.slices != sliced:
             self.slices.clear()
             self.slices.update(sliced)
+            self._sharing = Sharing(engine, self._weights, self.slices, self._rank_of)
             self._share_now = tf.function(
-                partial(self._share, self._weights, {}, ()), autograph=False
+                partial(self._sharing.share, self._weights, {}, ()), autograph=False
             )
             self._tell()
         self._state, self._slicing = [], {}
@@ -303,11 +275,11 @@ class ShardedOptimizer:
         self._send(move for v, owner in self._state for move in self._brought(v, ranks, owner))
         self._train(all_weights=self._engine.rank in ranks)
 
-    def _brought(self, variable: keras.Variable, ranks: set[int], owner: int) -> list[_Move]:
+    def _brought(self, variable: keras.Variable, ranks: set[int], owner: int) -> list[Move]:
         """What gives ranks all of a variable."""
         have = self._keepers(variable, owner)
         if have:
-            return [_of_whole(variable, min(have), ranks - have, partial(set_value, variable))]
+            return [of_whole(variable, min(have), ranks - have, partial(set_value, variable))]
         slicing, own = self._slicing[id(variable)], self._own[id(variable)]
         parts: dict[int, np.ndarray] = {}
 
@@ -319,17 +291,17 @@ class ShardedOptimizer:
 
         dtype = np.dtype(own.dtype.as_numpy_dtype)
         return [
-            _Move(source, ranks, slicing.slice_shape, dtype, own.numpy, partial(take, source))
+            Move(source, ranks, slicing.slice_shape, dtype, own.numpy, partial(take, source))
             for source in range(slicing.count)
         ]
 
-    def _kept(self, variable: keras.Variable, owner: int, root: int = 0) -> _Move:
+    def _kept(self, variable: keras.Variable, owner: int, root: int = 0) -> Move:
         """What gives the ranks that keep a variable, or slices of it, the value of one rank."""
         if id(variable) in self._slicing and not self._rank_0_has_all:
             ranks = set(range(self._engine.size))
-            return _of_whole(variable, root, ranks, partial(self._keep, variable))
+            return of_whole(variable, root, ranks, partial(self._keep, variable))
         ranks = self._keepers(variable, owner) - {root}
-        return _of_whole(variable, root, ranks, partial(set_value, variable))
+        return of_whole(variable, root, ranks, partial(set_value, variable))
 
     def _keep(self, variable: keras.Variable, value: np.ndarray) -> None:
         """Keeps this rank's slice of a variable's value."""
@@ -340,20 +312,8 @@ class ShardedOptimizer:
         else:
             self._own[id(variable)] = tf.Variable(part, trainable=False, name=variable.name)
 
-    def _send(self, moves: Iterable[_Move]) -> None:
-        """Sends values from rank to rank, small ones together; all ranks call it."""
-        rank = self._engine.rank
-        needed = [move for move in moves if move.receivers]
-        for group in divide(needed, lambda m: m.source, lambda m: m.num_bytes, PIECE_BYTES):
-            values = [
-                np.asarray(move.read()) if rank == move.source else np.zeros(move.shape, move.dtype)
-                for move in group
-            ]
-            if any(move.receivers - {move.source} for move in group):
-                values = self._engine.broadcast(values, group[0].source)
-            for move, value in zip(group, values, strict=True):
-                if rank in move.receivers:
-                    move.take(value)
+    def _send(self, moves: Iterable[Move]) -> None:
+        send(self._engine, moves)
 
     def _release_others(self) -> None:
         rank = self._engine.rank
@@ -434,78 +394,4 @@ class ShardedOptimizer:
         if tf.executing_eagerly():
             self._share_now()
         else:
-            self._share(names, arrived, groups)
-
-    def _share(
-        self,
-        updated: Collection[str],
-        arrived: Mapping[str, Gradient],
-        groups: Iterable[Sequence[str]],
-    ) -> None:
-        names = dict.fromkeys(name for name in self._weights if name in updated)
-        for group in dict.fromkeys(map(tuple, groups)):
-            together = [name for name in group if name in names and name in self.slices]
-            for name in together:
-                names.pop(name)
-            if together:
-                self._gather_slices(together)
-        for bucket in self._buckets(names):
-            if bucket[0] in self.slices:
-                self._gather_slices(bucket)
-            else:
-                self._broadcast_weights(bucket, arrived)
-
-    def _gather_slices(self, names: Sequence[str]) -> None:
-        """Gives all ranks the slices of weights that the others have updated."""
-        slices = [self.slices[name] for name in names]
-        weights = [self._weights[name].value for name in names]
-        rank = self._engine.rank
-        own = flatten([w[s.at(rank)] for w, s in zip(weights, slices, strict=True)])
-        key = f"weights/{names[0]}.{len(names)}.{own.shape.num_elements()}"
-        rows = tf.reshape(self._engine.gather_in_graph(own, key), [self._engine.size, -1])
-        parts = tf.split(rows, [each.size for each in slices], axis=1)
-        for weight, slicing, part in zip(weights, slices, parts, strict=True):
-            weight.assign(slicing.whole(part), read_value=False)
-
-    def _broadcast_weights(self, names: Sequence[str], arrived: Mapping[str, Gradient]) -> None:
-        """Gives all ranks new weights of the rank that has updated them."""
-        root, weights = self._rank_of[names[0]], [self._weights[name] for name in names]
-        gradients = [g for g in map(arrived.get, names) if g is not None]
-        with tf.control_dependencies(tf.nest.flatten(gradients, expand_composites=True)):
-            whole = flatten([weight.value for weight in weights])
-            name = f"weights/{names[0]}.{whole.dtype.name}.{whole.shape.num_elements()}"
-            new = self._broadcast(whole, name, root)
-        if root == self._engine.rank:
-            return
-        values = unflatten(new, [weight.shape for weight in weights])
-        for weight, value in zip(weights, values, strict=True):
-            weight.value.assign(value, read_value=False)
-
-    def _broadcast(self, whole: tf.Tensor, name: str, root: int) -> tf.Tensor:
-        """The flat tensor of a rank on all ranks, sent in pieces."""
-        count, most = whole.shape.num_elements(), PIECE_BYTES // whole.dtype.size
-        if count <= most:
-            return self._engine.broadcast_in_graph(whole, name, root)
-        pieces: list[tf.Tensor] = []
-        for begin in range(0, count, most):
-            piece = tf.slice(whole, [begin], [min(most, count - begin)])
-            with tf.control_dependencies(pieces[-IN_FLIGHT : 1 - IN_FLIGHT]):
-                at = f"{name}.{begin}"
-                pieces.append(self._engine.broadcast_in_graph(piece, at, root))
-        return tf.concat(pieces, 0)
-
-    def _buckets(self, names: Iterable[str]) -> list[list[str]]:
-        """Weights of one rank and dtype, or with slices, together up to the size of a bucket."""
-
-        def kind(name: str) -> tuple[int, str]:
-            owner = -1 if name in self.slices else self._rank_of[name]
-            return owner, self._weights[name].dtype
-
-        return divide(names, kind, lambda name: size_of(self._weights[name]), BUCKET_BYTES)
-
-
-def _of_whole(
-    variable: keras.Variable, source: int, receivers: set[int], take: Callable[[np.ndarray], None]
-) -> _Move:
-    dtype = np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype)
-    return _Move(source, receivers, tuple(variable.shape), dtype, variable.numpy, take)
+            self._sharing.share(names, arrived, groups)
