@@ -2,6 +2,8 @@
 
 import logging
 import os
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -66,66 +68,45 @@ class CollectiveEngine(Engine):
         self._strategy = _connect_all_workers() if self.size > 1 else None
 
     def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:
-        result = tf.raw_ops.CollectiveReduceV2(
+        return self._exchange(
+            tf.raw_ops.CollectiveReduceV2,
+            key,
             input=tensor,
-            group_size=self.size,
-            group_key=GROUP_KEY,
-            instance_key=self._instance_key(key),
             ordering_token=[],
             merge_op="Add",
             final_op="Id",
-            communication_hint=self._library,
             max_subdivs_per_device=MAX_PARTS,
-            name=key,
         )
-        if not self._on_gpu:
-            keep(result.op)
-        return result
 
     def _scatter(self, rows: tf.Tensor, key: str) -> Scattered:
         # TensorFlow has CollectiveReduceScatterV2 for NCCL alone. As many bytes are sent like this.
-        result = tf.raw_ops.CollectiveAllToAllV2(
-            input=rows,
-            group_size=self.size,
-            group_key=GROUP_KEY,
-            instance_key=self._instance_key(key),
-            ordering_token=[],
-            communication_hint=self._library,
-            name=key,
-        )
-        if not self._on_gpu:
-            keep(result.op)
-        result.set_shape(rows.shape)
-        return Scattered(tf.add_n(tf.unstack(result)), result.op, rows.op)
+        op = tf.raw_ops.CollectiveAllToAllV2
+        arrived = self._exchange(op, key, input=rows, ordering_token=[])
+        arrived.set_shape(rows.shape)
+        return Scattered(tf.add_n(tf.unstack(arrived)), arrived.op, rows.op)
 
     def _gather(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
-        result = tf.raw_ops.CollectiveGatherV2(
-            input=tensor,
+        op = tf.raw_ops.CollectiveGatherV2
+        return self._exchange(op, key, input=tensor, ordering_token=[])
+
+    def _broadcast(self, tensor: tf.Tensor, key: str, root: int) -> tf.Tensor:
+        if self.rank == root:
+            return self._exchange(tf.raw_ops.CollectiveBcastSendV2, key, input=tensor)
+        op, shape = tf.raw_ops.CollectiveBcastRecvV2, tensor.shape.as_list()
+        result = self._exchange(op, key, T=tensor.dtype, shape=shape)
+        result.set_shape(shape)
+        return result
+
+    def _exchange(self, make: Callable[..., tf.Tensor], key: str, **given: Any) -> tf.Tensor:
+        """Adds a collective op to the graph."""
+        result = make(
             group_size=self.size,
             group_key=GROUP_KEY,
             instance_key=self._instance_key(key),
-            ordering_token=[],
             communication_hint=self._library,
             name=key,
+            **given,
         )
-        if not self._on_gpu:
-            keep(result.op)
-        return result
-
-    def _broadcast(self, tensor: tf.Tensor, key: str, root: int) -> tf.Tensor:
-        where = {
-            "group_size": self.size,
-            "group_key": GROUP_KEY,
-            "instance_key": self._instance_key(key),
-            "communication_hint": self._library,
-            "name": key,
-        }
-        if self.rank == root:
-            result = tf.raw_ops.CollectiveBcastSendV2(input=tensor, **where)
-        else:
-            shape = tensor.shape.as_list()
-            result = tf.raw_ops.CollectiveBcastRecvV2(T=tensor.dtype, shape=shape, **where)
-            result.set_shape(shape)
         if not self._on_gpu:
             keep(result.op)
         return result

@@ -287,7 +287,8 @@ class GradientExchange:
             return False
         if any(name not in self.slices or name in self.thin for name in exchange.weights):
             return False
-        return exchange.parts <= self.slices[exchange.weights[0]].size // ALIGNMENT
+        size = self.slices[exchange.weights[0]].size
+        return exchange.parts == 1 or exchange.parts <= size // ALIGNMENT
 
     def nothing_of(self, chunk: PlannedExchange, gradient: tf.Tensor) -> tf.Tensor:
         """Zeros of the shape of the sum of a chunk of this gradient."""

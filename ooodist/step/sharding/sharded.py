@@ -153,6 +153,7 @@ class ShardedOptimizer:
         before = self._rank_of
         self._rank_of = divided([(n, sizes[n], _ALONE) for n in self._weights], engine.size)
         sliced = self._slices()
+        engine.check_equal("how shard_optimizer slices the weights", repr(sliced))
         if self._rank_of != before or self.slices != sliced:
             self.slices.clear()
             self.slices.update(sliced)
@@ -185,8 +186,8 @@ class ShardedOptimizer:
             is_sliced = id(variable) in self._slicing
             if is_sliced and id(variable) not in self._own:
                 # These optimizers begin with a constant.
-                part = initial_value(variable, self._slicing[id(variable)].slice_shape)
-                self._own[id(variable)] = tf.Variable(part, trainable=False, name=variable.name)
+                shape = self._slicing[id(variable)].slice_shape
+                self._keep(variable, initial_value(variable, shape))
             elif not is_sliced and owner == engine.rank and not has_value(variable):
                 initialize(variable)
         self._release_others()
@@ -299,14 +300,16 @@ class ShardedOptimizer:
         """What gives the ranks that keep a variable, or slices of it, the value of one rank."""
         if id(variable) in self._slicing and not self._rank_0_has_all:
             ranks = set(range(self._engine.size))
-            return of_whole(variable, root, ranks, partial(self._keep, variable))
+            return of_whole(variable, root, ranks, partial(self._keep_part_of, variable))
         ranks = self._keepers(variable, owner) - {root}
         return of_whole(variable, root, ranks, partial(set_value, variable))
 
-    def _keep(self, variable: keras.Variable, value: np.ndarray) -> None:
-        """Keeps this rank's slice of a variable's value."""
+    def _keep_part_of(self, variable: keras.Variable, value: np.ndarray) -> None:
         # A copy: TensorFlow may take over memory of NumPy, and all of the value would stay.
-        part = value[self._slicing[id(variable)].at(self._engine.rank)].copy()
+        self._keep(variable, value[self._slicing[id(variable)].at(self._engine.rank)].copy())
+
+    def _keep(self, variable: keras.Variable, part: Any) -> None:
+        """Keeps this rank's slice of a variable."""
         if id(variable) in self._own:
             self._own[id(variable)].assign(part)
         else:
@@ -318,8 +321,8 @@ class ShardedOptimizer:
     def _release_others(self) -> None:
         rank = self._engine.rank
         for variable, owner in self._state:
-            if rank not in self._keepers(variable, owner):
-                have = self._keepers(variable, owner)
+            have = self._keepers(variable, owner)
+            if rank not in have:
                 release(variable, f"rank {min(have)} does" if have else "each has a slice of it")
         self._train(all_weights=self._rank_0_has_all and rank == 0)
 
@@ -383,14 +386,8 @@ class ShardedOptimizer:
         arrived: Mapping[str, Gradient],
         groups: Iterable[Sequence[str]] = (),
     ) -> None:
-        """Gives all ranks the new values of weights, in the step that is being traced.
-
-        Args:
-            names: of the weights that were updated.
-            arrived: by the name of a weight, the sum or mean of its gradient: before it is there,
-                no rank makes room for a new value.
-            groups: names of weights whose gradients arrive together.
-        """
+        """Gives all ranks the new values of weights, in the step that is being traced; see
+        :meth:`Sharing.share`."""
         if tf.executing_eagerly():
             self._share_now()
         else:

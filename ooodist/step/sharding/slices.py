@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ooodist.compat.tensorflow_graph import handle_of, identity_of
+from ooodist.compat.tensorflow_graph import identity_of
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,9 @@ class SliceOfWeight:
         self._weight = weight.value
         self._at = slicing.at(rank)
         self._unique_id = identity_of(self._weight)
-        self.name, self.path = weight.name, weight.path
+        self.name = weight.name
         self.dtype = self._weight.dtype
         self.shape = tf.TensorShape(slicing.slice_shape)
-
-    @property
-    def handle(self) -> Any:
-        """The weight's."""
-        return handle_of(self._weight)
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
         return self._weight[self._at]

@@ -339,11 +339,14 @@ def mistakes_are_named_on_all_ranks() -> None:
     ):
         with pytest.raises(ooodist.UserError, match=f"shard_optimizer is true, but.*{message}"):
             model(optimizer, shard_optimizer=True)
+    made = model(optimizers.Adam(clipnorm=None if engine.rank else 0.5), shard_optimizer=True)
+    x, y = data(4 * BATCH * engine.size)
+    with pytest.raises(ooodist.UserError, match="how shard_optimizer slices"):
+        made.fit(x, y, batch_size=BATCH, verbose=0)
     image = keras.Input((24,))
     made = Own(image, layers.Dense(2)(image))
     ooodist.distribute(made, shard_optimizer=True)
     made.compile("adam", "mse", jit_compile=False)  # afterwards
-    x, y = data(4 * BATCH * engine.size)
     with pytest.raises(ooodist.UserError, match="Own has a train_step of its own"):
         made.fit(x, y, batch_size=BATCH, verbose=0)
     for callback, message in (
